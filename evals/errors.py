@@ -1,0 +1,71 @@
+"""Every error this project raises on purpose.
+
+::
+
+    EquipoiseError            exit 4: no verdict; what was answered is kept
+    ├── UsageError            exit 2: a flag, path or URL the user gave is wrong
+    │   └── PlanError         exit 2: the plan file is wrong, or no longer the registered one
+    ├── ServerError           an SGLang server of ours did not start, or died
+    ├── RequestError          one request failed for good (after its retries)
+    ├── ParityError           the arms differ in something the plan does not allow
+    └── JournalError          the journal of a run cannot be read, written or matched
+
+A message names the item, arm, file, flag or URL, and ends with the remedy.
+"""
+
+__all__ = [
+    "EquipoiseError",
+    "JournalError",
+    "ParityError",
+    "PlanError",
+    "RequestError",
+    "ServerError",
+    "UsageError",
+]
+
+
+class EquipoiseError(Exception):
+    """Base of all errors raised on purpose; ``exit_code`` is what the CLI returns."""
+
+    exit_code = 4
+
+
+class UsageError(EquipoiseError):
+    """A flag, path, URL or input file given by the user is wrong."""
+
+    exit_code = 2
+
+
+class PlanError(UsageError):
+    """The plan cannot be read, is inconsistent, or differs from the registered one."""
+
+
+class ServerError(EquipoiseError):
+    """An SGLang server did not come up, or died; carries its log's last lines."""
+
+
+class RequestError(EquipoiseError):
+    """A request failed for good.
+
+    Parameters
+    ----------
+    message : str
+        Names the URL and the cause.
+    retryable : bool
+        Whether the same request may succeed later (time-out, 429, 5xx, broken connection).
+    retry_after_s : float or None
+        The server's own Retry-After, in seconds.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class ParityError(EquipoiseError):
+    """Two arms differ in something the plan does not allow (tokenizer, template, server arguments)."""
+
+
+class JournalError(EquipoiseError):
+    """The journal is missing, damaged, locked by another run, or belongs to another plan."""
