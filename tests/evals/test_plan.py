@@ -1,0 +1,104 @@
+"""The plan refuses what it does not understand, and its hash changes with its content."""
+
+from pathlib import Path
+
+import pytest
+
+from equipoise.evals.errors import PlanError
+from equipoise.evals.plan import load_plan, parse_plan
+from equipoise.evals.types import ArmRole
+
+TEXT = """\
+schema_version = 1
+name = "p"
+
+[decision]
+suite_margin = 0.025
+
+[[models]]
+name = "m"
+path = "embedded:kimi_tiny"
+
+[[arms]]
+name = "A1"
+role = "baseline"
+variant = "bf16"
+
+[[arms]]
+name = "B"
+role = "candidate"
+variant = "fp8_e4m3"
+
+[[tasks]]
+name = "copy"
+critical = true
+items = 400
+margin = 0.05
+
+[[tasks]]
+name = "sort"
+items = 200
+margin = 0.05
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expect"),
+    [
+        (
+            "suite_margin = 0.025",
+            "suite_margni = 0.025",
+            "p.toml:5: unknown key 'decision.suite_margni'; did you mean 'suite_margin'?",
+        ),
+        ("items = 200", "itmes = 200", "p.toml:28: unknown key 'tasks.1.itmes'; did you mean 'items'?"),
+        ("[decision]", "[decisions]", "p.toml:4: unknown key 'decisions'; did you mean 'decision'?"),
+        ("items = 200", "items = 0", "p.toml:28: tasks.1.items: Input should be greater than 0"),
+        ('role = "candidate"', 'role = "kandidat"', "p.toml:18: arms.1.role"),
+        ('role = "candidate"', 'role = "baseline"', "exactly one arm with role 'baseline'"),
+        ('name = "B"', 'name = "A1"', "arm 'A1' is listed twice"),
+        ('variant = "fp8_e4m3"', "", "arm 'B' needs exactly one of variant, url and replay"),
+        ("margin = 0.05\n\n[[tasks]]", "\n[[tasks]]", "task 'copy' needs exactly one of margin"),
+        ("schema_version = 1", "schema_version = 9", "p.toml:1: schema_version"),
+        ("items = 200", "items = ", "not valid TOML"),
+    ],
+)
+def test_bad_plan_is_named_with_line_key_and_remedy(old: str, new: str, expect: str) -> None:
+    assert old in TEXT
+    with pytest.raises(PlanError) as e:
+        parse_plan(TEXT.replace(old, new, 1), source="p.toml")
+    assert expect in str(e.value)
+    assert "\n" not in str(e.value)
+    assert e.value.exit_code == 2
+
+
+def test_missing_plan_file_names_the_path(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"nowhere\.toml: cannot read the plan"):
+        load_plan(tmp_path / "nowhere.toml")
+
+
+def test_hash_ignores_layout_and_sees_every_value() -> None:
+    base = parse_plan(TEXT, source="p").content_hash
+    assert parse_plan("# a comment\n" + TEXT.replace("0.050", "0.05"), source="q").content_hash == base
+    for old, new in [
+        ("margin = 0.05", "margin = 0.06"),
+        ("items = 400", "items = 401"),
+        ("bf16", "fp8_e5m2"),
+    ]:
+        assert parse_plan(TEXT.replace(old, new, 1), source="p").content_hash != base
+
+
+def test_overrides_replace_sources_and_change_the_hash() -> None:
+    plan = parse_plan(TEXT, source="p")
+    other = plan.with_changes(baseline="http://127.0.0.1:1", candidate="control-int4-tensor", item_seed=7)
+    baseline, candidate = other.arm(ArmRole.BASELINE), other.arm(ArmRole.CANDIDATE)
+    assert baseline is not None and baseline.url == "http://127.0.0.1:1" and baseline.variant is None
+    assert candidate is not None and candidate.variant == "control-int4-tensor"
+    assert other.seeds.items == 7
+    assert other.content_hash != plan.content_hash
+
+
+def test_shipped_plans_load() -> None:
+    plans = sorted((Path(__file__).parents[2] / "tasks" / "plans").glob("*.toml"))
+    assert plans
+    for path in plans:
+        assert load_plan(path).name == path.stem
