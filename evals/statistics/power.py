@@ -1,0 +1,241 @@
+"""Size and power of the K = 1 non-inferiority test, by exact enumeration of the paired trinomial.
+
+Given ``n`` pairs, a discordant share ``p_d`` and a true ``loss``, the counts (b, c, rest) are
+multinomial with probabilities ``((p_d + loss) / 2, (p_d - loss) / 2, 1 - p_d)``. For a fixed number of
+discordant pairs T is increasing in b, so that the rejection region is "b at most some bound": one
+binomial tail for each number of discordant pairs, instead of a sum over all (b, c).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, norm
+
+from equipoise.evals.statistics.tango import CITATION, tango_statistic
+
+__all__ = [
+    "SampleSize",
+    "WorstCaseSize",
+    "rejection_probability",
+    "sample_size",
+    "sample_size_formula",
+    "size_controlled_z",
+    "worst_case_size",
+]
+
+# Numbers of discordant pairs beyond these tails carry less than 1e-12 of probability.
+_TAIL = 1e-12
+# Power is not monotone in n (counts are whole): a size is accepted if the next few keep the power too.
+_SAWTOOTH_SIZES = 12
+_MAX_ITEMS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstCaseSize:
+    """Largest exact probability of a false "non-inferior" at ``loss == margin``, over shares p_d."""
+
+    n: int
+    margin: float
+    alpha: float
+    p_d: tuple[float, ...]
+    sizes: tuple[float, ...]
+    worst_size: float
+    worst_p_d: float
+    method: str = "exact trinomial enumeration of Tango's test"
+    citation: str = CITATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSize:
+    """Items that a task needs: ``n`` by formula (a start value), ``n_exact`` by exact power."""
+
+    margin: float
+    power: float
+    p_d: float
+    loss: float
+    alpha: float
+    equivalence: bool
+    n: int
+    n_exact: int
+    power_at_n: float
+    power_exact: float
+    method: str = "normal formula; exact trinomial enumeration of Tango's test"
+    citation: str = CITATION
+
+
+def rejection_probability(
+    n: int,
+    margin: float,
+    p_d: float,
+    loss: float,
+    *,
+    alpha: float = 0.05,
+    equivalence: bool = False,
+    z: float | None = None,
+) -> float:
+    """Exact probability that Tango's test finds the candidate non-inferior (or equivalent).
+
+    Parameters
+    ----------
+    n
+        Pairs.
+    margin
+        Margin (fraction). With ``loss == margin`` the result is the test's exact size there.
+    p_d
+        Probability that a pair is discordant; at least ``abs(loss)``.
+    loss
+        True loss of the candidate (fraction).
+    alpha
+        One-sided alpha.
+    equivalence
+        Require the test against ``-margin`` too.
+    z
+        Critical value; the normal quantile of ``1 - alpha`` if None.
+
+    Raises
+    ------
+    ValueError
+        If ``abs(loss) <= p_d <= 1`` or ``n >= 1`` fails.
+    """
+    if n < 1 or not 0.0 <= p_d <= 1.0 or abs(loss) > p_d * (1 + 1e-12):
+        raise ValueError(f"need n >= 1 and abs(loss) <= p_d <= 1, got n={n}, p_d={p_d}, loss={loss}")
+    critical = float(norm.ppf(1.0 - alpha)) if z is None else z
+    discordant = np.arange(int(binom.ppf(_TAIL, n, p_d)), int(binom.isf(_TAIL, n, p_d)) + 1)
+    largest_b = _largest_rejecting_b(discordant, n, margin, critical)
+    share = min(max((p_d + loss) / (2.0 * p_d), 0.0), 1.0) if p_d > 0 else 0.5
+    rejects = np.asarray(binom.cdf(largest_b, discordant, share), dtype=np.float64)
+    if equivalence:  # T(-margin) with b and c swapped is -T(margin): the lower bound mirrors the upper
+        below = np.asarray(binom.cdf(discordant - largest_b - 1, discordant, share), dtype=np.float64)
+        rejects = np.where(largest_b >= discordant - largest_b, rejects - below, 0.0)
+    return float(np.sum(np.asarray(binom.pmf(discordant, n, p_d)) * rejects))
+
+
+def worst_case_size(
+    n: int, margin: float, *, alpha: float = 0.05, p_d: tuple[float, ...] = (), z: float | None = None
+) -> WorstCaseSize:
+    """Exact size at ``loss == margin`` over a grid of discordant shares.
+
+    Parameters
+    ----------
+    p_d
+        Shares to try; each at least ``margin``. By default 40 shares from the margin to 0.6,
+        evenly spaced in their logarithm.
+    """
+    grid = p_d or tuple(float(x) for x in np.geomspace(margin, max(0.6, margin), 40))
+    sizes = tuple(rejection_probability(n, margin, share, margin, alpha=alpha, z=z) for share in grid)
+    worst = int(np.argmax(sizes))
+    return WorstCaseSize(
+        n=n,
+        margin=margin,
+        alpha=alpha,
+        p_d=grid,
+        sizes=sizes,
+        worst_size=sizes[worst],
+        worst_p_d=grid[worst],
+    )
+
+
+def size_controlled_z(n: int, margin: float, *, alpha: float = 0.05, p_d: tuple[float, ...] = ()) -> float:
+    """Smallest critical value, at least the normal one, whose exact size on the grid is <= alpha."""
+    low = float(norm.ppf(1.0 - alpha))
+    if worst_case_size(n, margin, alpha=alpha, p_d=p_d).worst_size <= alpha:
+        return low
+    high = low + 2.0
+    for _ in range(24):
+        middle = 0.5 * (low + high)
+        if worst_case_size(n, margin, alpha=alpha, p_d=p_d, z=middle).worst_size <= alpha:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def sample_size_formula(
+    margin: float,
+    power: float,
+    p_d: float,
+    *,
+    loss: float = 0.0,
+    alpha: float = 0.05,
+    equivalence: bool = False,
+) -> int:
+    """Items by ``(z(1 - alpha) + z(power))^2 p_d / (margin - loss)^2``; equivalence halves beta.
+
+    A start value only: it over-promises where ``p_d < 3 * margin``.
+    """
+    room = margin - (abs(loss) if equivalence else loss)
+    if room <= 0:
+        raise ValueError(f"no number of items shows a loss of {loss} to be within a margin of {margin}")
+    if not 0.0 < power < 1.0:
+        raise ValueError(f"power must lie in (0, 1), got {power}")
+    beta = (1.0 - power) / 2.0 if equivalence and loss == 0.0 else 1.0 - power
+    z = float(norm.ppf(1.0 - alpha) + norm.ppf(1.0 - beta))
+    return ceil(z * z * p_d / (room * room))
+
+
+def sample_size(
+    margin: float,
+    power: float,
+    p_d: float,
+    *,
+    loss: float = 0.0,
+    alpha: float = 0.05,
+    equivalence: bool = False,
+) -> SampleSize:
+    """Items for a wanted power, by formula and by exact search.
+
+    Parameters
+    ----------
+    margin, power, p_d, loss
+        Margin, wanted power, discordant share and assumed true loss (all fractions).
+    equivalence
+        Size the equivalence test instead of non-inferiority.
+
+    Raises
+    ------
+    ValueError
+        If the loss leaves no room within the margin, or more than ten million items would be needed.
+    """
+    formula = sample_size_formula(margin, power, p_d, loss=loss, alpha=alpha, equivalence=equivalence)
+
+    def power_at(n: int) -> float:
+        return rejection_probability(n, margin, p_d, loss, alpha=alpha, equivalence=equivalence)
+
+    low, high = 0, max(formula, 1)
+    while power_at(high) < power:
+        low, high = high, high * 2
+        if high > _MAX_ITEMS:
+            raise ValueError(f"more than {_MAX_ITEMS} items would be needed; widen the margin {margin}")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_at(middle) >= power else (middle, high)
+    while any(power_at(high + k) < power for k in range(_SAWTOOTH_SIZES)):
+        high += 1
+    return SampleSize(
+        margin=margin,
+        power=power,
+        p_d=p_d,
+        loss=loss,
+        alpha=alpha,
+        equivalence=equivalence,
+        n=formula,
+        n_exact=high,
+        power_at_n=power_at(formula),
+        power_exact=power_at(high),
+    )
+
+
+def _largest_rejecting_b(discordant: NDArray[np.int_], n: int, margin: float, z: float) -> NDArray[np.int_]:
+    """For each number of discordant pairs the largest b with T(margin) <= -z, or -1 if there is none."""
+    low = np.full_like(discordant, -1)
+    high = discordant + 1  # T(margin) > -z at b = discordant + 1 is taken for granted, never evaluated
+    while np.any(high - low > 1):
+        middle = (low + high) // 2
+        b = np.maximum(middle, 0)
+        rejects = (middle < 0) | (tango_statistic(b, discordant - b, n, margin) <= -z)
+        low, high = np.where(rejects, middle, low), np.where(rejects, high, middle)
+    return low
