@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["AdjustedPValues", "benjamini_hochberg", "holm"]
+__all__ = ["AdjustedPValues", "benjamini_hochberg", "holm", "holm_adjusted"]
 
 HOLM_CITATION = (
     "Holm S (1979). A simple sequentially rejective multiple test procedure. "
@@ -38,10 +38,22 @@ def holm(p: ArrayLike) -> AdjustedPValues:
         If a p-value is NaN or outside [0, 1].
     """
     raw = _check(p)
-    m = raw.size
-    order = np.argsort(raw, kind="stable")
-    stepped = np.maximum.accumulate(raw[order] * (m - np.arange(m)))
-    return _restore(raw, order, stepped, "Holm step-down", HOLM_CITATION)
+    return AdjustedPValues(
+        p=tuple(raw.tolist()),
+        adjusted=tuple(holm_adjusted(raw).tolist()),
+        method="Holm step-down",
+        citation=HOLM_CITATION,
+    )
+
+
+def holm_adjusted(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Holm's adjustment along the last axis, for many families at once; the shape is kept."""
+    m = p.shape[-1]
+    order = np.argsort(p, axis=-1, kind="stable")
+    stepped = np.maximum.accumulate(np.take_along_axis(p, order, axis=-1) * (m - np.arange(m)), axis=-1)
+    adjusted = np.empty_like(p)
+    np.put_along_axis(adjusted, order, np.minimum(stepped, 1.0), axis=-1)
+    return adjusted
 
 
 def benjamini_hochberg(p: ArrayLike) -> AdjustedPValues:
@@ -57,7 +69,14 @@ def benjamini_hochberg(p: ArrayLike) -> AdjustedPValues:
     order = np.argsort(raw, kind="stable")
     scaled = raw[order] * m / (np.arange(m) + 1.0)
     stepped = np.minimum.accumulate(scaled[::-1])[::-1]
-    return _restore(raw, order, stepped, "Benjamini-Hochberg step-up", BH_CITATION)
+    adjusted = np.empty_like(raw)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return AdjustedPValues(
+        p=tuple(raw.tolist()),
+        adjusted=tuple(adjusted.tolist()),
+        method="Benjamini-Hochberg step-up",
+        citation=BH_CITATION,
+    )
 
 
 def _check(p: ArrayLike) -> NDArray[np.float64]:
@@ -65,17 +84,3 @@ def _check(p: ArrayLike) -> NDArray[np.float64]:
     if raw.ndim != 1 or not np.all((raw >= 0.0) & (raw <= 1.0)):
         raise ValueError(f"p-values must be one row of numbers in [0, 1], got {raw.tolist()}")
     return raw
-
-
-def _restore(
-    raw: NDArray[np.float64],
-    order: NDArray[np.intp],
-    stepped: NDArray[np.float64],
-    method: str,
-    citation: str,
-) -> AdjustedPValues:
-    adjusted = np.empty_like(raw)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return AdjustedPValues(
-        p=tuple(raw.tolist()), adjusted=tuple(adjusted.tolist()), method=method, citation=citation
-    )
