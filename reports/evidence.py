@@ -1,0 +1,282 @@
+"""The measured parts of a report: rows of tables, controls, flips. Plain values; see model.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from equipoise.reports.node import Node
+from equipoise.reports.vocabulary import CONTROL_STRENGTHS, FLIP_DIRECTIONS, TASK_VERDICTS, require
+
+__all__ = [
+    "Control",
+    "ErrorSample",
+    "Excerpt",
+    "Exclusion",
+    "Flip",
+    "Flips",
+    "Interval",
+    "LogprobRow",
+    "Missing",
+    "NoiseFloor",
+    "NoiseRow",
+    "PooledRow",
+    "PositionBucket",
+    "Power",
+    "PowerRow",
+    "TaskRow",
+]
+
+MAX_EXCERPT_CHARS = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval(Node):
+    """A two-sided interval; at ``level`` 0.90 its ends are the one-sided 95% bounds of the decision."""
+
+    lo: float | None
+    hi: float | None
+    level: float = 0.90
+    method: str = ""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow(Node):
+    """One accuracy task, candidate against baseline (B against A1)."""
+
+    task: str
+    critical: bool
+    n: int
+    verdict: str
+    accuracy_baseline: float | None
+    accuracy_candidate: float | None
+    delta: float | None
+    interval: Interval | None
+    margin: float
+    lost: int | None  # b: baseline right, candidate wrong
+    gained: int | None  # c: baseline wrong, candidate right
+    p_non_inferiority: float | None = None
+    p_equivalence: float | None = None
+    p_mcnemar: float | None = None  # exact, two-sided
+    p_mid: float | None = None
+    p_alarm: float | None = None  # two-sided loss alarm, Holm over tasks
+    p_truncation_alarm: float | None = None  # the same for truncation
+    truncation_baseline: float | None = None  # fractions of answers
+    truncation_candidate: float | None = None
+    smallest_detectable_loss: float | None = None
+    worst_case_verdict: str | None = None  # with missing answers counted against the candidate
+    repeats: int = 1
+    blind: bool = False  # the gross control went unnoticed here
+    improved: bool = False
+    reason: str = ""
+    would_decide: str = ""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        require(f"verdict of task {self.task!r}", self.verdict, TASK_VERDICTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledRow(Node):
+    """The macro-mean over the model's accuracy tasks."""
+
+    n_tasks: int
+    n: int
+    verdict: str
+    accuracy_baseline: float | None
+    accuracy_candidate: float | None
+    delta: float | None
+    interval: Interval | None
+    margin: float
+    lost: int | None = None
+    gained: int | None = None
+    p_non_inferiority: float | None = None
+    p_equivalence: float | None = None
+    smallest_detectable_loss: float | None = None
+    reason: str = ""
+    would_decide: str = ""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        require("verdict of the pooled mean", self.verdict, TASK_VERDICTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionBucket(Node):
+    """Tokens at positions [start, end) of their sequences; ``end`` None means to the end."""
+
+    start: int
+    end: int | None
+    tokens: int
+    delta_nll_nats: float | None
+    interval: Interval | None = None
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobRow(Node):
+    """Teacher-forced evidence; ``delta_nll_nats`` = NLL(candidate) - NLL(baseline), lower is better."""
+
+    task: str
+    critical: bool
+    sequences: int
+    tokens: int
+    status: str  # "passed", "failed", "cache not read", "not measured", ...
+    delta_nll_nats: float | None
+    interval: Interval | None
+    gate_nats: float | None  # the interval's upper end must stay below
+    noise_nats: float | None = None  # |delta-NLL| of A2 against A1
+    top1_agreement: float | None = None
+    abs_delta_logprob_nats: Mapping[str, float] = field(default_factory=dict)  # "p50" -> nats
+    buckets: tuple[PositionBucket, ...] = ()
+    cache_read: bool | None = None
+    reason: str = ""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRow(Node):
+    """A2 against A1 on one task."""
+
+    task: str
+    n: int
+    lost: int
+    gained: int
+    p: float | None
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloor(Node):
+    """The baseline asked twice: A2 against A1, over all tasks of the model."""
+
+    n: int
+    lost: int
+    gained: int
+    p: float | None
+    passed: bool
+    excess_discordance: float | None = None  # of the candidate over A2 against A1
+    excess_interval: Interval | None = None
+    reason: str = ""
+    tasks: tuple[NoiseRow, ...] = ()
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control(Node):
+    """A planted fault. Its task verdicts are those of the same tests that judged the candidate."""
+
+    arm: str
+    strength: str  # gross | mild
+    variant: str
+    required: bool  # whether a miss invalidates the run
+    caught: bool
+    delta: float | None  # pooled mean
+    interval: Interval | None
+    task_verdicts: Mapping[str, str] = field(default_factory=dict)
+    task_deltas: Mapping[str, float] = field(default_factory=dict)
+    blind_tasks: tuple[str, ...] = ()
+    reason: str = ""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        require("Control.strength", self.strength, CONTROL_STRENGTHS)
+        for task, verdict in self.task_verdicts.items():
+            require(f"{self.strength} control, verdict of task {task!r}", verdict, TASK_VERDICTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerRow(Node):
+    """What the plan promised for one task, beside what was seen."""
+
+    task: str
+    n: int
+    predicted_power: float | None
+    p_d_assumed: float | None  # share of discordant pairs
+    p_d_observed: float | None
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power(Node):
+    """Predicted power to sign off at the plan's assumed loss."""
+
+    assumed_loss: float
+    joint: float | None  # all critical tasks and the pooled mean together
+    pooled: float | None = None
+    tasks: tuple[PowerRow, ...] = ()
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing(Node):
+    """Answers of one arm that never came, of those planned."""
+
+    arm: str
+    planned: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion(Node):
+    """Items of one task that could not be paired, by arm and reason."""
+
+    task: str
+    arm: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSample(Node):
+    """One request that failed for good."""
+
+    arm: str
+    task: str
+    item_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt(Node):
+    """The start of a text, and how long the text was (``chars`` = Unicode code points)."""
+
+    text: str
+    chars: int
+
+    @classmethod
+    def of(cls, text: str, max_chars: int = MAX_EXCERPT_CHARS) -> "Excerpt":
+        """Keep the first ``max_chars`` of ``text``; the full length is kept, so that the cut shows."""
+        return cls(text=text[:max_chars], chars=len(text))
+
+    def check(self) -> None:
+        if self.chars < len(self.text):
+            raise ValueError(
+                f"Excerpt.chars is {self.chars}, less than the {len(self.text)} characters given"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip(Node):
+    """One item that one arm answered right and the other wrong; an answer is None if there was none."""
+
+    task: str
+    item_id: str
+    direction: str  # lost | gained
+    prompt: Excerpt
+    target: Excerpt
+    baseline: Excerpt | None
+    candidate: Excerpt | None
+    baseline_finish: str = ""
+    candidate_finish: str = ""
+
+    def check(self) -> None:
+        require("Flip.direction", self.direction, FLIP_DIRECTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flips(Node):
+    """Counts of all flips, and the ones shown: lost first, then gained."""
+
+    lost: int
+    gained: int
+    shown: tuple[Flip, ...] = ()
