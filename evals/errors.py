@@ -8,6 +8,7 @@
     ├── ServerError           an SGLang server of ours did not start, or died
     ├── RequestError          one request failed for good (after its retries)
     ├── ParityError           the arms differ in something the plan does not allow
+    ├── InterruptedRunError   Ctrl-C or SIGTERM; what was answered is kept
     └── JournalError          the journal of a run cannot be read, written or matched
 
 A message names the item, arm, file, flag or URL, and ends with the remedy.
@@ -15,6 +16,7 @@ A message names the item, arm, file, flag or URL, and ends with the remedy.
 
 __all__ = [
     "EquipoiseError",
+    "InterruptedRunError",
     "JournalError",
     "ParityError",
     "PlanError",
@@ -55,16 +57,35 @@ class RequestError(EquipoiseError):
         Whether the same request may succeed later (time-out, 429, 5xx, broken connection).
     retry_after_s : float or None
         The server's own Retry-After, in seconds.
+    refused : bool
+        The server answered that it will not serve this very request (context overflow, content
+        policy). An outcome of the item, not a fault of the infrastructure; never retried.
+    unreachable : bool
+        No connection at all: nothing listens there, or the name does not resolve.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        refused: bool = False,
+        unreachable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.refused = refused
+        self.unreachable = unreachable
 
 
 class ParityError(EquipoiseError):
     """Two arms differ in something the plan does not allow (tokenizer, template, server arguments)."""
+
+
+class InterruptedRunError(EquipoiseError):
+    """The run was stopped by a signal; the journal is whole and can be resumed."""
 
 
 class JournalError(EquipoiseError):
