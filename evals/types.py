@@ -242,6 +242,9 @@ class PairedTable:
     n_planned: int
     missing_baseline: int = 0  # planned items without a scored baseline sample
     missing_candidate: int = 0
+    #: mean scores of items that only one arm answered; they bound what missing answers could change
+    unpaired_baseline: FloatArray = field(default_factory=lambda: np.empty(0))
+    unpaired_candidate: FloatArray = field(default_factory=lambda: np.empty(0))
     excluded: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -1,0 +1,122 @@
+"""What was decided: labels, reasons in plain words, exit codes. The rules are in evals/policy.py."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "GateStatus",
+    "LogprobVerdict",
+    "Outcome",
+    "RunVerdict",
+    "SuiteVerdict",
+    "TaskLabel",
+    "TaskVerdict",
+]
+
+
+class TaskLabel(StrEnum):
+    """Verdict of a task or of the pooled mean, in order of precedence."""
+
+    INVALID = "INVALID"
+    DEGRADED = "DEGRADED"
+    SUSPECT = "SUSPECT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    DETECTED_WITHIN_MARGIN = "DETECTED-WITHIN-MARGIN"
+    EQUIVALENT = "EQUIVALENT"
+    NON_INFERIOR = "NON-INFERIOR"
+
+
+class Outcome(StrEnum):
+    """Verdict of a suite or a run, the worst first."""
+
+    INVALID = "invalid"
+    DEGRADED = "degraded"
+    INCONCLUSIVE = "inconclusive"
+    SIGNED_OFF = "signed off"
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns; 2 is left to usage errors."""
+        return {"invalid": 4, "degraded": 1, "inconclusive": 3, "signed off": 0}[self.value]
+
+
+class GateStatus(StrEnum):
+    """A check beside the accuracies: the logprob gate, the noise floor, a control."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CACHE_NOT_READ = "cache not read"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskVerdict:
+    """Verdict of one task, or of the pooled mean (whose ``task`` is "pooled mean").
+
+    Attributes
+    ----------
+    reasons
+        Why the label holds, in plain words.
+    improved
+        NON-INFERIOR or EQUIVALENT aside, the candidate is significantly better.
+    blind
+        The gross control left the task non-inferior: it cannot see the fault it should see.
+    loss_alarm_p, truncation_alarm_p
+        Two-sided p-values, adjusted over the tasks (Holm); NaN if there was nothing to test.
+    items_needed
+        For INCONCLUSIVE: items of this task that would probably decide; None if no number would.
+    """
+
+    task: str
+    critical: bool
+    label: TaskLabel
+    reasons: tuple[str, ...]
+    improved: bool = False
+    blind: bool = False
+    loss_alarm_p: float
+    truncation_alarm_p: float
+    items_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobVerdict:
+    """The gate of a teacher-forced task: is the upper bound of delta-NLL below ``gate_nats``?"""
+
+    task: str
+    critical: bool
+    status: GateStatus
+    gate_nats: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteVerdict:
+    """Verdict of one model."""
+
+    model: str
+    outcome: Outcome
+    indistinguishable: bool
+    reasons: tuple[str, ...]
+    tasks: tuple[TaskVerdict, ...]
+    pooled: TaskVerdict
+    logprobs: tuple[LogprobVerdict, ...]
+    noise_floor: GateStatus
+    gross_control: GateStatus  # passed: it was caught
+    mild_control: GateStatus  # reported only
+
+    @property
+    def exit_code(self) -> int:
+        return self.outcome.exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVerdict:
+    """Verdict of a run: the worst of its models'."""
+
+    outcome: Outcome
+    indistinguishable: bool
+    models: tuple[SuiteVerdict, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return self.outcome.exit_code
