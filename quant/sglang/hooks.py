@@ -1,0 +1,126 @@
+"""What stock SGLang does on a CPU without AMX, and the hook that mends it. Nothing is edited in place.
+
+All locations are of sglang 0.5.23, under ``sglang/srt``.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from sglang.srt.mem_cache import kv_cache_configurator, kv_cache_dtype
+from sglang.srt.plugins.hook_registry import HookType
+
+__all__ = ["HOOKS", "Hook", "register_attention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """One hook. ``mends`` says what the stock code does and where it is."""
+
+    target: str
+    kind: Any  # sglang's HookType
+    function: Callable[..., Any]
+    mends: str
+
+
+class _NotCpu:
+    """The current platform, but ``is_cpu()`` says no."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+
+@contextmanager
+def _cpu_hidden(module: ModuleType) -> Any:
+    platform = module.current_platform
+    module.current_platform = _NotCpu(platform)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module.current_platform = platform  # type: ignore[attr-defined]
+
+
+def _configure(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _cpu_hidden(kv_cache_configurator):
+        return original(*args, **kwargs)
+
+
+def _configure_dtype(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _cpu_hidden(kv_cache_dtype):
+        return original(*args, **kwargs)
+
+
+def _get_rope_cpu(  # noqa: PLR0917  get_rope_cpu's own signature
+    original: Callable[..., Any],
+    head_size: int,
+    rotary_dim: int,
+    max_position: int,
+    base: int,
+    is_neox_style: bool = True,
+    rope_scaling: dict[str, Any] | None = None,
+    dtype: Any = None,
+    partial_rotary_factor: float = 1.0,
+    device: str | None = None,
+) -> Any:
+    shared = (head_size, rotary_dim, max_position, base, is_neox_style, rope_scaling, dtype)
+    if rope_scaling is not None and rope_scaling.get("rope_type") == "deepseek_yarn":
+        return original(*shared, partial_rotary_factor, device)
+    from sglang.srt.layers.rotary_embedding.factory import get_rope
+
+    return get_rope(*shared, partial_rotary_factor)
+
+
+HOOKS: tuple[Hook, ...] = (
+    Hook(
+        target="sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator.configure",
+        kind=HookType.AROUND,
+        function=_configure,
+        mends="mem_cache/kv_cache_configurator.py:457 refuses an fp8_e4m3 KV cache on a CPU without AMX, or "
+        "for MLA; :452 swaps the plain FP8 pool for an AMX-only one. With is_cpu() hidden the plain "
+        "pool results, the same as on a GPU.",
+    ),
+    Hook(
+        target="sglang.srt.mem_cache.kv_cache_dtype.configure_kv_cache_dtype",
+        kind=HookType.AROUND,
+        function=_configure_dtype,
+        mends="mem_cache/kv_cache_dtype.py:61 refuses an fp8_e5m2 KV cache on a CPU.",
+    ),
+    Hook(
+        target="sglang.srt.layers.rotary_embedding.factory.get_rope_cpu",
+        kind=HookType.AROUND,
+        function=_get_rope_cpu,
+        mends="layers/rotary_embedding/factory.py:480 asserts deepseek_yarn; DeepSeek-type models with "
+        "plain rotary embeddings go to get_rope, as on a GPU.",
+    ),
+)
+
+
+def register_attention(control: str | None) -> None:
+    """Put our reference behind ``--attention-backend torch_native``, absorbed for MLA.
+
+    Mends: layers/attention/torch_native_backend.py ignores k_scale and v_scale; and
+    models/deepseek_common/attention_backend_handler.py has no handler for torch_native, so MLA
+    falls to the one for triton, whose unabsorbed prefill never reads the cache and whose result
+    is silently wrong here (mean logprob error 0.2).
+    """
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+    from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
+    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import (
+        AttnForwardMethod,
+    )
+
+    def create(runner: Any) -> Any:
+        from equipoise.quant.sglang.backend import ReferenceAttentionBackend
+
+        return ReferenceAttentionBackend(runner, control=control)
+
+    register_attention_backend("torch_native")(create)
+    AttentionBackendRegistry.register("torch_native", lambda attn, forward_batch: AttnForwardMethod.MLA)
