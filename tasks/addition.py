@@ -1,0 +1,34 @@
+"""Add two numbers; the sum is written least significant digit first.
+
+Example::
+
+    user:      A:538+274
+    assistant: 218
+
+(538 + 274 = 812.) Reversed digits let each be decided when it is written, carry included.
+"""
+
+import random
+from dataclasses import dataclass
+
+from equipoise.tasks.generated import Draw, SingleTurnTask
+
+__all__ = ["Addition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition(SingleTurnTask):
+    """Two numbers of ``min_digits`` .. ``max_digits`` digits, both of the same length, zero-padded."""
+
+    min_digits: int = 3
+    max_digits: int = 4
+
+    @property
+    def name(self) -> str:
+        return "addition"
+
+    def draw(self, rng: random.Random) -> Draw:
+        digits = rng.randint(self.min_digits, self.max_digits)
+        a, b = rng.randrange(10**digits), rng.randrange(10**digits)
+        question = f"A:{a:0{digits}d}+{b:0{digits}d}"
+        return Draw(turns=((question, str(a + b)[::-1]),), split_key=question)

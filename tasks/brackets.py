@@ -1,0 +1,44 @@
+"""Close all open brackets.
+
+Example::
+
+    user:      B:([{}<(
+    assistant: )>])
+"""
+
+import random
+from dataclasses import dataclass
+
+from equipoise.tasks.generated import Draw, SingleTurnTask
+
+__all__ = ["Brackets"]
+
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brackets(SingleTurnTask):
+    """Strings of ``min_length`` .. ``max_length`` brackets; each closes one with ``close_probability``."""
+
+    min_length: int = 8
+    max_length: int = 16
+    close_probability: float = 0.42
+
+    @property
+    def name(self) -> str:
+        return "brackets"
+
+    def draw(self, rng: random.Random) -> Draw:
+        text, open_brackets = "", []
+        for _ in range(rng.randint(self.min_length, self.max_length)):
+            if open_brackets and rng.random() < self.close_probability:
+                text += _CLOSING[open_brackets.pop()]
+            else:
+                open_brackets.append(rng.choice("([{<"))
+                text += open_brackets[-1]
+        if not open_brackets:
+            open_brackets.append("(")
+            text += "("
+        question = f"B:{text}"
+        answer = "".join(_CLOSING[bracket] for bracket in reversed(open_brackets))
+        return Draw(turns=((question, answer),), split_key=question)

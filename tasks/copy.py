@@ -1,0 +1,37 @@
+"""Copy a random string.
+
+Example::
+
+    user:      C:qhzvtxkcwpbmrd
+    assistant: qhzvtxkcwpbmrd
+"""
+
+import random
+import string
+from dataclasses import dataclass
+
+from equipoise.tasks.generated import Draw, SingleTurnTask
+
+__all__ = ["Copy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy(SingleTurnTask):
+    """Strings of ``min_length`` .. ``max_length`` letters out of the first ``alphabet_size``.
+
+    A small alphabet repeats its n-grams, so the place in the string must be kept, not looked up.
+    """
+
+    min_length: int = 12
+    max_length: int = 20
+    alphabet_size: int = 26
+
+    @property
+    def name(self) -> str:
+        return "copy"
+
+    def draw(self, rng: random.Random) -> Draw:
+        letters = string.ascii_lowercase[: self.alphabet_size]
+        text = "".join(rng.choices(letters, k=rng.randint(self.min_length, self.max_length)))
+        question = f"C:{text}"
+        return Draw(turns=((question, text),), split_key=question)

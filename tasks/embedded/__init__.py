@@ -1,0 +1,1 @@
+"""The embedded models: tiny Kimi-shaped and GLM-shaped transformers, their tokenizer and training."""

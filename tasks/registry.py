@@ -1,0 +1,27 @@
+"""All tasks by name. To add one: write its file, add its line."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from equipoise.evals.types import Task
+from equipoise.tasks.addition import Addition
+from equipoise.tasks.brackets import Brackets
+from equipoise.tasks.copy import Copy
+from equipoise.tasks.dialog_recall import DialogRecall
+from equipoise.tasks.kv_retrieval import KvRetrieval
+from equipoise.tasks.logprob import Logprob
+from equipoise.tasks.sort import Sort
+
+__all__ = ["TASKS"]
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        "kv_retrieval": KvRetrieval(),
+        "dialog_recall": DialogRecall(),
+        "copy": Copy(),
+        "sort": Sort(),
+        "brackets": Brackets(),
+        "addition": Addition(),
+        "logprob": Logprob(),
+    }
+)

@@ -1,0 +1,32 @@
+"""Sort the letters of a string; repeated letters stay repeated.
+
+Example::
+
+    user:      S:tkbqaat
+    assistant: aabkqtt
+"""
+
+import random
+import string
+from dataclasses import dataclass
+
+from equipoise.tasks.generated import Draw, SingleTurnTask
+
+__all__ = ["Sort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort(SingleTurnTask):
+    """Strings of ``min_length`` .. ``max_length`` letters."""
+
+    min_length: int = 5
+    max_length: int = 10
+
+    @property
+    def name(self) -> str:
+        return "sort"
+
+    def draw(self, rng: random.Random) -> Draw:
+        text = "".join(rng.choices(string.ascii_lowercase, k=rng.randint(self.min_length, self.max_length)))
+        question = f"S:{text}"
+        return Draw(turns=((question, "".join(sorted(text))),), split_key=question)
