@@ -7,6 +7,7 @@ comparison), BASELINE_REPEAT (the noise floor), GROSS_CONTROL and MILD_CONTROL.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from equipoise.evals.statistics.detectable import DetectableLoss
 from equipoise.evals.statistics.excess import ExcessDiscordance
 from equipoise.evals.statistics.logprob import LogprobComparison
 from equipoise.evals.statistics.mcnemar import McNemarResult
@@ -30,14 +31,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBounds:
-    """One-sided limits of delta if every unpaired item had gone the worst, and the best, way.
+    """Delta and its one-sided limits if every unpaired item had gone the worst, and the best, way.
 
-    ``lower`` counts a missing candidate as wrong and a missing baseline as right; ``upper`` the reverse.
-    Without missing items both equal the observed limits.
+    ``worst_delta`` and ``lower`` count a missing candidate as wrong and a missing baseline as right;
+    ``best_delta`` and ``upper`` the reverse. Without missing items they are the observed ones.
     """
 
     unpaired: int
+    worst_delta: float
     lower: float
+    best_delta: float
     upper: float
 
 
@@ -73,6 +76,7 @@ class Comparison:
     mcnemar: McNemarResult
     truncation: Truncation
     missing: MissingBounds
+    detectable: DetectableLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,8 @@ class TaskEvidence:
 class PooledComparison:
     """The macro-mean over the tasks, and sign tests on the tasks' summed discordant pairs.
 
-    ``missing_lower`` and ``missing_upper`` are the limits of the mean under the tasks' missing bounds.
+    ``missing_lower`` and ``missing_upper`` are the limits of the mean under the tasks' missing bounds;
+    ``detectable`` is for the sign test, at one loss common to all tasks.
     """
 
     mover: MoverResult
@@ -103,6 +108,7 @@ class PooledComparison:
     missing_upper: float
     sign_test: McNemarResult
     truncation_test: McNemarResult
+    detectable: DetectableLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,15 +29,15 @@ class TaskLabel(StrEnum):
 class Outcome(StrEnum):
     """Verdict of a suite or a run, the worst first."""
 
-    INVALID = "invalid"
-    DEGRADED = "degraded"
-    INCONCLUSIVE = "inconclusive"
-    SIGNED_OFF = "signed off"
+    INVALID = "INVALID"
+    DEGRADED = "DEGRADED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    SIGNED_OFF = "SIGNED OFF"
 
     @property
     def exit_code(self) -> int:
         """What the command line returns; 2 is left to usage errors."""
-        return {"invalid": 4, "degraded": 1, "inconclusive": 3, "signed off": 0}[self.value]
+        return {"INVALID": 4, "DEGRADED": 1, "INCONCLUSIVE": 3, "SIGNED OFF": 0}[self.value]
 
 
 class GateStatus(StrEnum):
