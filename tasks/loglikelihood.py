@@ -85,7 +85,8 @@ class LoglikelihoodTask(ABC):
         return Request(
             text=context + item.inputs["continuations"][len(outputs) - 1],
             sampling=_ONE_TOKEN,
-            prompt_logprobs=PromptLogprobs(start=outputs[0].prompt_tokens, top_n=1),
+            # SGLang gives no logprob for the first position asked for: start one token earlier.
+            prompt_logprobs=PromptLogprobs(start=max(outputs[0].prompt_tokens - 1, 0), top_n=1),
         )
 
     def score(self, item: TaskItem, sample: Sample) -> Score:

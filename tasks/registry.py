@@ -5,10 +5,12 @@ from types import MappingProxyType
 
 from equipoise.evals.types import Task
 from equipoise.tasks.addition import Addition
+from equipoise.tasks.arc_easy import ArcEasy
 from equipoise.tasks.brackets import Brackets
 from equipoise.tasks.copy import Copy
 from equipoise.tasks.dialog_recall import DialogRecall
 from equipoise.tasks.kv_retrieval import KvRetrieval
+from equipoise.tasks.lambada import Lambada
 from equipoise.tasks.logprob import Logprob
 from equipoise.tasks.sort import Sort
 
@@ -23,5 +25,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "brackets": Brackets(),
         "addition": Addition(),
         "logprob": Logprob(),
+        "arc_easy": ArcEasy(),
+        "lambada": Lambada(),
     }
 )
