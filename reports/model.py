@@ -121,6 +121,11 @@ class ModelReport(Node):
     errors: tuple[ErrorSample, ...] = ()  # a bounded sample
     flips: Flips | None = None
 
+    @property
+    def rows(self) -> tuple[TaskRow | PooledRow, ...]:
+        """The tasks in their order, the pooled mean last."""
+        return (*self.tasks, *([self.pooled] if self.pooled is not None else []))
+
     def check(self) -> None:
         if self.verdict is not None:
             require("ModelReport.verdict", self.verdict, SUITE_VERDICTS)

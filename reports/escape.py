@@ -1,0 +1,95 @@
+"""Text from a model, a checkpoint or a server is hostile until it has been through here.
+
+Characters that act on a terminal or a page instead of being shown (controls, ANSI escapes, bidi
+overrides, zero-width and unassigned characters, piles of combining marks) become a visible
+backslash escape, so that a reader sees that they were there.
+"""
+
+import re
+import unicodedata
+
+from equipoise.reports.evidence import Excerpt
+
+__all__ = ["clean", "cut", "html_text", "md_block", "md_code", "md_text", "one_line"]
+
+MAX_MARKS = 2  # combining marks on one character that are shown as such
+# Cc controls, Cf bidi and zero-width, Cs surrogates, Co private, Cn unassigned, Zl/Zp separators
+_UNSHOWN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_MARKS = {"Mn", "Me"}
+
+
+def clean(text: str, *, keep: str = "\n", ascii_only: bool = False) -> str:
+    """Make every character of ``text`` visible, but those in ``keep``.
+
+    >>> clean("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    if ascii_only:
+        text = text.encode("ascii", "backslashreplace").decode("ascii")
+    if text.isascii() and text.isprintable():
+        return text
+    out: list[str] = []
+    marks = 0
+    for char in text:
+        category = unicodedata.category(char)
+        marks = marks + 1 if category in _MARKS else 0
+        selector = "\ufe00" <= char <= "\ufe0f"  # changes a width behind the layout's back
+        if char in keep or not (category in _UNSHOWN or marks > MAX_MARKS or selector):
+            out.append(char)
+        else:
+            out.append(char.encode("unicode_escape", "surrogatepass").decode("ascii"))
+    return "".join(out)
+
+
+def one_line(text: str, max_chars: int = 300, *, ascii_only: bool = False) -> str:
+    """`clean` for a cell or a line: no newline survives, and a cut is stated."""
+    return clean(cut(text, max_chars, ascii_only=ascii_only), keep="", ascii_only=ascii_only)
+
+
+def cut(text: str | Excerpt | None, max_chars: int, *, ascii_only: bool = False) -> str:
+    """The first ``max_chars`` characters; what was left out is said, counted from the whole text."""
+    if text is None:
+        return "(no answer)"
+    whole, total = (text.text, text.chars) if isinstance(text, Excerpt) else (text, len(text))
+    shown = whole[:max_chars]
+    if total == len(shown):
+        return shown
+    return f"{shown}{'...' if ascii_only else '…'} [{total - len(shown):,} more characters]"
+
+
+# ---- markdown and HTML
+
+
+def html_text(text: str, max_chars: int = 300) -> str:
+    """One line as HTML text; put inside ``<code>`` GitHub neither links nor notifies."""
+    line = one_line(text, max_chars)
+    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
+        line = line.replace(char, entity)
+    return line
+
+
+def md_text(text: str, max_chars: int = 1_000) -> str:
+    """One line of prose: no markup, HTML, table cell, link, mention or issue reference survives."""
+    line = re.sub(r"([\\`*_{}\[\]<>()#+!|~$:&^=])", r"\\\1", one_line(text, max_chars))
+    line = re.sub(r"(?i)\b(www)\.", r"\1\\.", line)
+    line = re.sub(
+        r"^(\s*)([-+]|\d+(?=[.)]))", lambda m: m[1] + ("\\" + m[2] if m[2] in "-+" else m[2] + "\\"), line
+    )
+    return re.sub(r"([@#])(?=\S)", "\\1\u2060", line)  # a word joiner keeps GitHub from naming people
+
+
+def md_code(text: str, max_chars: int = 200) -> str:
+    """One line as a code span that is safe in a table cell; a dash for an empty text."""
+    line = one_line(text, max_chars).strip(" ")
+    if not line:
+        return "-"
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    pad = " " if line[0] == "`" or line[-1] == "`" else ""
+    return f"{ticks}{pad}{line}{pad}{ticks}".replace("|", "\\|")
+
+
+def md_block(text: str) -> str:
+    """A fenced block that nothing inside can close; ``text`` keeps its lines."""
+    shown = clean(text, keep="\n\t")
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    return f"{fence}text\n{shown}\n{fence}"

@@ -1,0 +1,179 @@
+"""The report as GitHub-flavoured markdown, for a pull request or a step summary; under 200 KB."""
+
+from collections.abc import Iterable
+
+from equipoise.reports import sources, tables
+from equipoise.reports.escape import clean, cut, html_text, md_block, md_code, md_text
+from equipoise.reports.evidence import Flip
+from equipoise.reports.forest import Glyphs, axis, bar, half_range
+from equipoise.reports.format import count
+from equipoise.reports.model import ModelReport, Report
+from equipoise.reports.tables import Table
+from equipoise.reports.wording import checks, notes, verdict_sentences, verdict_word
+
+__all__ = ["MAX_BYTES", "render"]
+
+MAX_BYTES = 190_000
+PLOT_WIDTH = 49
+MAX_ROWS = 60  # of a list that may be long; the rest is counted
+FLIP_CHARS = 600
+SIGNS = {"SIGNED OFF": "✅", "DEGRADED": "❌", "INCONCLUSIVE": "❔", "INVALID": "⛔"}
+
+
+def render(report: Report) -> str:
+    """Render without the flips first, then add as many flips as the size allows, and say how many.
+
+    What still does not fit (thousands of models) is cut at a line, and the cut is stated.
+    """
+    title, verdict = _title(report), " ".join(md_text(sentence) for sentence in verdict_sentences(report))
+    head = [f"# {title}", verdict, *_bullets("Why", report.run.reasons)]
+    for model in report.models:
+        head += _model(model)
+    tail = [
+        *_provenance(report),
+        *_bullets("What this report does not claim", report.run.limits),
+        f"---\n\n**{title}**\n\n{verdict}",
+    ]
+    room = MAX_BYTES - _size(tail) - 1_000
+    head = _within(head, room)
+    return "\n\n".join([*head, *_flips(report, room - _size(head)), *tail]) + "\n"
+
+
+def _size(parts: Iterable[str]) -> int:
+    return sum(len(part.encode()) + 2 for part in parts)
+
+
+def _within(parts: list[str], room: int) -> list[str]:
+    kept: list[str] = []
+    for part in parts:
+        room -= len(part.encode()) + 2
+        if room < 0:
+            left = len(parts) - len(kept)
+            return [*kept, f"*{count(left)} more parts do not fit here; the JSON report has them.*"]
+        kept.append(part)
+    return kept
+
+
+def _title(report: Report) -> str:
+    word = verdict_word(report)
+    return f"{SIGNS.get(word, '⏸️')} {word} (exit code {report.run.exit_code})"
+
+
+def _bullets(title: str, items: tuple[str, ...]) -> list[str]:
+    if not items:
+        return []
+    lines = [f"- {md_text(item)}" for item in items[:MAX_ROWS]]
+    lines += [f"- and {count(len(items) - MAX_ROWS)} more"] if len(items) > MAX_ROWS else []
+    return [f"## {title}", "\n".join(lines)]
+
+
+def _model(model: ModelReport) -> list[str]:
+    parts = [f"## {md_code(model.name, 60)}: {model.verdict or 'NO VERDICT'}", md_text(model.sentence)]
+    parts += _table(tables.results(model), title=False)
+    parts += _forest(model)
+    noted = [f"- {md_code(note.name)}: {md_text(note.text)}" for note in notes(model)]
+    parts += ["\n".join(noted[:MAX_ROWS])] if noted else []
+    marks = {True: "✔", False: "✘", None: "·"}
+    checked = [f"- {marks[check.ok]} {check.name}: {md_text(check.text)}" for check in checks(model)]
+    parts += ["**Could this run have said no?**", "\n".join(checked[:MAX_ROWS])]
+    details = (
+        tables.tests(model),
+        tables.truncation(model),
+        tables.logprobs(model),
+        tables.positions(model),
+        tables.noise(model),
+        tables.controls(model),
+        tables.power(model),
+        tables.exclusions(model),
+    )
+    for table in details:
+        parts += _table(table)
+    if model.errors_total:
+        parts.append(f"**Requests that failed for good: {count(model.errors_total)} (never scored)**")
+        lines = [f"- {md_code(e.arm)} {md_code(e.item_id)}: {md_code(e.message)}" for e in model.errors[:5]]
+        parts += ["\n".join(lines)] if lines else []
+    return parts
+
+
+def _table(table: Table, *, title: bool = True) -> list[str]:
+    if not table.rows:
+        return []
+    lines = [
+        "| " + " | ".join(md_text(column.header) for column in table.columns) + " |",
+        "|" + "|".join("---:" if column.kind == "number" else "---" for column in table.columns) + "|",
+    ]
+    for row in table.rows[:MAX_ROWS]:
+        cells = (
+            md_code(cell) if column.kind == "code" else md_text(cell)
+            for column, cell in zip(table.columns, row, strict=True)
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    parts = [f"**{md_text(table.title)}**"] if title else []
+    parts.append("\n".join(lines))
+    if len(table.rows) > MAX_ROWS:
+        parts.append(f"*and {count(len(table.rows) - MAX_ROWS)} more rows*")
+    return [*parts, f"<sub>{md_text(table.caption)}</sub>"] if table.caption else parts
+
+
+def _forest(model: ModelReport) -> list[str]:
+    half = half_range(model)
+    if half is None:
+        return []
+    glyphs = Glyphs.choose(ascii_only=False)
+    labels = [row[0][:24] for row in tables.results(model).rows]
+    width = max(map(len, labels))
+    lines = [f"{'':{width}}  {axis(half, PLOT_WIDTH)}"]
+    for label, row in list(zip(labels, model.rows, strict=True))[:MAX_ROWS]:
+        lines.append(f"{clean(label, keep=''):{width}}  {bar(row, half, PLOT_WIDTH, glyphs)}".rstrip())
+    lines.append(f"{'':{width}}  points; {glyphs.margin} margin, {glyphs.zero} no difference")
+    return [md_block("\n".join(lines))]
+
+
+def _flips(report: Report, room: int) -> list[str]:
+    """Each model's flips, in turn, until ``room`` bytes are used; the rest is counted."""
+    parts: list[str] = []
+    for model in report.models:
+        if model.flips is None:
+            continue
+        total = f"{count(model.flips.lost)} lost, {count(model.flips.gained)} gained"
+        parts.append(f"### Flips of {md_code(model.name, 60)}: {total}")
+        shown = 0
+        for flip in model.flips.shown:
+            part = _flip(flip)
+            room -= len(part.encode()) + 2
+            if room < 0:
+                break
+            parts.append(part)
+            shown += 1
+        hidden = model.flips.lost + model.flips.gained - shown
+        parts += [f"*{count(hidden)} more are not shown here.*"] if hidden > 0 else []
+        if room < 0:
+            break
+    return parts
+
+
+def _flip(flip: Flip) -> str:
+    head = (
+        f"{flip.direction} <code>{html_text(flip.task, 60)}</code> <code>{html_text(flip.item_id, 80)}</code>"
+    )
+    fields = (
+        ("prompt", flip.prompt, ""),
+        ("target", flip.target, ""),
+        ("baseline", flip.baseline, flip.baseline_finish),
+        ("candidate", flip.candidate, flip.candidate_finish),
+    )
+    blocks = [
+        f"{label}{f' ({md_code(finish, 40)})' if finish else ''}\n\n{md_block(cut(excerpt, FLIP_CHARS))}"
+        for label, excerpt, finish in fields
+    ]
+    return f"<details>\n<summary>{head}</summary>\n\n" + "\n\n".join(blocks) + "\n\n</details>"
+
+
+def _provenance(report: Report) -> list[str]:
+    lines = [
+        f"- {md_text(name, 100)}: {md_code(value, 400)}" for name, value in sources.facts(report)[:MAX_ROWS]
+    ]
+    parts = ["## Provenance", "\n".join(lines)]
+    for table in (sources.arms(report.provenance), sources.parity(report.provenance)):
+        parts += _table(table)
+    return parts

@@ -1,0 +1,70 @@
+"""Provenance as tables and as names with values, the same for every renderer."""
+
+from equipoise.reports.format import count, duration
+from equipoise.reports.model import Provenance, Report
+from equipoise.reports.tables import Table, columns
+
+__all__ = ["arms", "facts", "parity"]
+
+
+def arms(provenance: Provenance) -> Table:
+    """The arms as resolved."""
+    return Table(
+        title="Arms",
+        columns=columns(
+            "model:code",
+            "arm:code",
+            "role:code",
+            "variant:code",
+            "KV dtype:code",
+            "attention:code",
+            "max tokens",
+        ),
+        rows=tuple(
+            (
+                arm.model,
+                arm.name,
+                arm.role + (f" ({arm.control})" if arm.control else ""),
+                arm.variant,
+                arm.kv_cache_dtype,
+                arm.attention_backend,
+                count(arm.max_total_tokens),
+            )
+            for arm in provenance.arms
+        ),
+    )
+
+
+def parity(provenance: Provenance) -> Table:
+    """Where the arms differ, and by what leave."""
+    return Table(
+        title="Differences between the arms that the plan allows",
+        columns=columns("model:code", "fact:code", "baseline:code", "candidate:code", "allowed by:code"),
+        rows=tuple(
+            (d.model, d.fact, d.baseline, d.candidate, d.allowed_by) for d in provenance.parity_differences
+        ),
+    )
+
+
+def facts(report: Report) -> tuple[tuple[str, str], ...]:
+    """Provenance as names and values; those not given are left out."""
+    run, source = report.run, report.provenance
+    dirty = {True: " (with uncommitted changes)", False: "", None: ""}[source.git_dirty]
+    time = f"{source.started} to {source.finished}" if source.started or source.finished else ""
+    took = duration(source.duration_s) if source.duration_s is not None else ""
+    pairs = [
+        ("plan", " ".join(part for part in (run.plan_name, source.plan_path) if part)),
+        ("plan hash", run.plan_hash),
+        ("run", run.run_id),
+        ("report made", run.created),
+        ("ran", f"{time} ({took})" if time and took else time or took),
+        ("requests", f"{count(source.requests)}, {count(source.retries)} retried" if source.requests else ""),
+        ("command", source.command),
+        ("commit", source.git_commit + dirty if source.git_commit else ""),
+        *((f"model {name}", value) for name, value in source.models.items()),
+        ("seeds", ", ".join(f"{name} {value}" for name, value in source.seeds.items())),
+        ("versions", ", ".join(f"{name} {value}" for name, value in source.versions.items())),
+        ("hardware", ", ".join(f"{name} {value}" for name, value in source.hardware.items())),
+        *((f"{a.model} {a.name} server", a.url or " ".join(a.server_command)) for a in source.arms),
+    ]
+    return tuple((name, value) for name, value in pairs if value)

@@ -1,0 +1,435 @@
+"""Reports for the tests: one of each verdict, and one that is not finished. Made-up numbers."""
+
+import dataclasses
+
+from equipoise.reports.model import (
+    Arm,
+    Control,
+    ErrorSample,
+    Excerpt,
+    Exclusion,
+    Flip,
+    Flips,
+    Interval,
+    LogprobRow,
+    Missing,
+    ModelReport,
+    NoiseFloor,
+    NoiseRow,
+    ParityDifference,
+    PooledRow,
+    PositionBucket,
+    Power,
+    PowerRow,
+    Provenance,
+    Report,
+    Run,
+    TaskRow,
+)
+
+TANGO, MOVER = "Tango score", "MOVER over tasks"
+
+
+def task(
+    name: str, lost: int, gained: int, verdict: str, *, n: int = 400, half: float = 0.019, **more
+) -> TaskRow:
+    delta = (gained - lost) / n
+    baseline = 0.9125
+    values = {
+        "task": name,
+        "critical": n >= 400,
+        "n": n,
+        "verdict": verdict,
+        "accuracy_baseline": baseline,
+        "accuracy_candidate": baseline + delta,
+        "delta": delta,
+        "interval": Interval(lo=delta - half * 1.1, hi=delta + half, method=TANGO),
+        "margin": 0.05,
+        "lost": lost,
+        "gained": gained,
+        "p_non_inferiority": 0.00003 if delta > -0.02 else 0.41234567,
+        "p_equivalence": 0.0213456 if delta > -0.02 else 0.71,
+        "p_mcnemar": 0.2891 if delta > -0.02 else 0.00031,
+        "p_mid": 0.21006 if delta > -0.02 else 0.00022,
+        "p_alarm": 1.0 if delta > -0.02 else 0.0012,
+        "p_truncation_alarm": 1.0,
+        "truncation_baseline": 0.0,
+        "truncation_candidate": 0.0025,
+        "smallest_detectable_loss": 0.0234,
+    }
+    return TaskRow(**(values | more))
+
+
+def pooled(delta: float, verdict: str, *, half: float = 0.0085, **more) -> PooledRow:
+    values = {
+        "n_tasks": 6,
+        "n": 1800,
+        "verdict": verdict,
+        "accuracy_baseline": 0.8731,
+        "accuracy_candidate": 0.8731 + delta,
+        "delta": delta,
+        "interval": Interval(lo=delta - half, hi=delta + half, method=MOVER),
+        "margin": 0.025,
+        "lost": 31,
+        "gained": 25,
+        "p_non_inferiority": 0.0004,
+        "p_equivalence": 0.0019,
+        "smallest_detectable_loss": 0.0182,
+    }
+    return PooledRow(**(values | more))
+
+
+def logprob(status: str = "passed", delta: float = 0.0051) -> LogprobRow:
+    return LogprobRow(
+        task="forced_text",
+        critical=False,
+        sequences=48,
+        tokens=12288,
+        status=status,
+        delta_nll_nats=delta,
+        interval=Interval(lo=delta - 0.0012, hi=delta + 0.0013, method="cluster bootstrap"),
+        gate_nats=0.01,
+        noise_nats=0.0,
+        top1_agreement=0.9871,
+        abs_delta_logprob_nats={"p50": 0.0031, "p90": 0.0312, "p99": 0.2104, "max": 1.9042},
+        buckets=(
+            PositionBucket(start=0, end=128, tokens=6144, delta_nll_nats=0.0032),
+            PositionBucket(
+                start=128,
+                end=None,
+                tokens=6144,
+                delta_nll_nats=0.0071,
+                interval=Interval(lo=0.0049, hi=0.0093),
+            ),
+        ),
+        cache_read=True,
+    )
+
+
+def noise_floor() -> NoiseFloor:
+    return NoiseFloor(
+        n=1800,
+        lost=4,
+        gained=5,
+        p=1.0,
+        passed=True,
+        excess_discordance=0.0261,
+        excess_interval=Interval(lo=0.0192, hi=0.0334, method="item bootstrap"),
+        tasks=(NoiseRow(task="kv_recall", n=400, lost=2, gained=1, p=1.0),),
+    )
+
+
+def controls(*, caught: bool = True) -> tuple[Control, ...]:
+    gross = Control(
+        arm="P",
+        strength="gross",
+        variant="kv_int4_per_tensor",
+        required=True,
+        caught=caught,
+        delta=-0.1042 if caught else -0.0123,
+        interval=Interval(lo=-0.1187, hi=-0.0901) if caught else Interval(lo=-0.0211, hi=-0.0031),
+        task_verdicts={"kv_recall": "DEGRADED", "sort": "DEGRADED", "brackets": "NON-INFERIOR"},
+        task_deltas={"kv_recall": -0.1825, "sort": -0.1075, "brackets": -0.005},
+        blind_tasks=("brackets",),
+        reason="" if caught else "its pooled mean is not DEGRADED",
+    )
+    mild = Control(
+        arm="M",
+        strength="mild",
+        variant="kv_int4_per_token",
+        required=False,
+        caught=False,
+        delta=-0.0412,
+        interval=Interval(lo=-0.0523, hi=-0.0301),
+    )
+    return gross, mild
+
+
+def flips() -> Flips:
+    prompt = "key 17 = 4921; key 3 = 1180; " * 20 + "what is key 17?"
+
+    def flip(direction: str, item: str, baseline: str, candidate: str) -> Flip:
+        return Flip(
+            task="kv_recall",
+            item_id=item,
+            direction=direction,
+            prompt=Excerpt.of(prompt),
+            target=Excerpt.of("4921"),
+            baseline=Excerpt.of(baseline),
+            candidate=Excerpt.of(candidate),
+            baseline_finish="stop",
+            candidate_finish="length" if len(candidate) > 10 else "stop",
+        )
+
+    return Flips(
+        lost=31,
+        gained=25,
+        shown=(
+            flip("lost", "kv_recall-00017", "4921", "4912"),
+            flip("lost", "kv_recall-00231", "4921", "4 9 4 9 " * 300),
+            flip("gained", "kv_recall-00101", "1180", "4921"),
+        ),
+    )
+
+
+def model(
+    name: str, verdict: str | None, sentence: str, tasks, pool: PooledRow | None, **more
+) -> ModelReport:
+    values = {
+        "name": name,
+        "verdict": verdict,
+        "sentence": sentence,
+        "tasks": tasks,
+        "pooled": pool,
+        "worst_case_verdict": "SIGNED OFF",
+        "logprobs": (logprob(),),
+        "noise_floor": noise_floor(),
+        "controls": controls(),
+        "power": Power(
+            assumed_loss=0.005,
+            joint=0.912,
+            pooled=0.981,
+            tasks=(
+                PowerRow(
+                    task="kv_recall", n=400, predicted_power=0.991, p_d_assumed=0.045, p_d_observed=0.0525
+                ),
+            ),
+        ),
+        "missing": (Missing(arm="A1", planned=1800, missing=0), Missing(arm="B", planned=1800, missing=0)),
+        "flips": flips(),
+    }
+    return ModelReport(**(values | more))
+
+
+def run(state: str, verdict: str | None, exit_code: int, headline: str, **more) -> Run:
+    values = {
+        "plan_name": "embedded",
+        "plan_hash": "sha256:4f1e0c9b7a6d5e4f3a2b1c0d9e8f7a6b",
+        "run_id": "embedded-20260101-101500",
+        "created": "2026-01-01T10:29:03Z",
+        "state": state,
+        "verdict": verdict,
+        "exit_code": exit_code,
+        "headline": headline,
+        "pairs": 3600,
+        "suite_margin": 0.025,
+        "smallest_detectable_loss": 0.0182,
+        "limits": (
+            "It was measured on CPU: this says nothing about the GPU kernels of a production server.",
+            "Losses smaller than the margin are not excluded.",
+            "Only the tasks listed were tested; other prompts, longer contexts and other loads may differ.",
+        ),
+    }
+    return Run(**(values | more))
+
+
+def provenance() -> Provenance:
+    def arm(model: str, name: str, role: str, variant: str, dtype: str, control: str = "") -> Arm:
+        command = ("python", "-m", "sglang.launch_server", "--model-path", model, "--kv-cache-dtype", dtype)
+        return Arm(
+            model=model,
+            name=name,
+            role=role,
+            variant=variant,
+            server_command=command,
+            kv_cache_dtype=dtype,
+            attention_backend="equipoise_cpu",
+            max_total_tokens=65536,
+            control=control,
+        )
+
+    return Provenance(
+        plan_path="tasks/plans/embedded.toml",
+        models={"kimi-tiny": "embedded:kimi-tiny sha256:77aa", "glm-tiny": "embedded:glm-tiny sha256:88bb"},
+        arms=(
+            arm("kimi-tiny", "A1", "baseline", "bf16", "bfloat16"),
+            arm("kimi-tiny", "A2", "baseline_repeat", "bf16", "bfloat16"),
+            arm("kimi-tiny", "B", "candidate", "kv_fp8_e4m3", "fp8_e4m3"),
+            arm("kimi-tiny", "P", "gross_control", "kv_int4_per_tensor", "fp8_e4m3", "int4 per tensor"),
+        ),
+        parity_differences=(
+            ParityDifference(
+                model="kimi-tiny",
+                fact="kv_cache_dtype",
+                baseline="bfloat16",
+                candidate="fp8_e4m3",
+                allowed_by="the comparison itself",
+            ),
+        ),
+        versions={"equipoise": "0.1.0", "sglang": "0.5.23", "torch": "2.13.0", "python": "3.11.9"},
+        hardware={"cpu": "2 cores", "memory": "24 GiB"},
+        seeds={"items": 1, "schedule": 1, "bootstrap": 1},
+        git_commit="79db58f",
+        git_dirty=False,
+        started="2026-01-01T10:15:00Z",
+        finished="2026-01-01T10:28:44Z",
+        duration_s=824.0,
+        requests=18120,
+        retries=3,
+        command="equipoise run tasks/plans/embedded.toml --out runs/embedded",
+    )
+
+
+GOOD_TASKS = (
+    task("kv_recall", 12, 9, "EQUIVALENT", smallest_detectable_loss=0.0311),
+    task("sort", 7, 8, "EQUIVALENT"),
+    task("multi_turn", 5, 4, "EQUIVALENT", half=0.013),
+    task("copy", 1, 1, "EQUIVALENT", n=200, half=0.013),
+    task("brackets", 3, 2, "NON-INFERIOR", n=200, half=0.056, blind=True),
+    task("addition", 3, 1, "EQUIVALENT", n=200, half=0.025),
+)
+GOOD = "no critical task and no pooled mean loses more than its margin"
+
+
+def signed_off() -> Report:
+    models = tuple(
+        model(
+            name,
+            "SIGNED OFF",
+            f"fp8_e4m3 answers like bf16 on {name}",
+            GOOD_TASKS,
+            pooled(-0.0033, "EQUIVALENT"),
+        )
+        for name in ("kimi-tiny", "glm-tiny")
+    )
+    head = "fp8_e4m3 KV is in equipoise with bf16 on both models"
+    return Report(
+        run=run("final", "SIGNED OFF", 0, head, indistinguishable=True),
+        models=models,
+        provenance=provenance(),
+    )
+
+
+def degraded() -> Report:
+    tasks = (
+        task("kv_recall", 81, 8, "DEGRADED", half=0.034, reason="U = -14.9 points is below -5.00"),
+        *GOOD_TASKS[1:],
+    )
+    bad = model(
+        "kimi-tiny",
+        "DEGRADED",
+        "kv_recall and the pooled mean lose more than the margin",
+        tasks,
+        pooled(-0.104, "DEGRADED"),
+    )
+    fine = signed_off().models[1]
+    why = ("kimi-tiny: kv_recall is DEGRADED", "kimi-tiny: the pooled mean is DEGRADED")
+    head = "kv_int4_per_tensor loses more than the margin on kimi-tiny"
+    return Report(
+        run=run("final", "DEGRADED", 1, head, reasons=why), models=(bad, fine), provenance=provenance()
+    )
+
+
+def inconclusive() -> Report:
+    decide = "about 2,300 items of kv_recall at the observed discordance of 5.3% and loss of 2.75 points"
+    tasks = (
+        task(
+            "kv_recall", 20, 9, "INCONCLUSIVE", half=0.024, reason="L is not above -5.00", would_decide=decide
+        ),
+        task("sort", 16, 3, "SUSPECT", half=0.024, reason="the loss alarm rejects"),
+        task(
+            "multi_turn",
+            14,
+            2,
+            "DETECTED-WITHIN-MARGIN",
+            half=0.018,
+            reason="a real loss, smaller than the margin",
+        ),
+        *GOOD_TASKS[3:],
+    )
+    one = model(
+        "kimi-tiny",
+        "INCONCLUSIVE",
+        "kv_recall may lose more than the margin",
+        tasks,
+        pooled(-0.012, "NON-INFERIOR"),
+    )
+    head = "a loss of more than 5.00 points on kv_recall cannot be excluded"
+    return Report(
+        run=run(
+            "final", "INCONCLUSIVE", 3, head, would_decide=(decide,), reasons=("kv_recall is INCONCLUSIVE",)
+        ),
+        models=(one,),
+        provenance=provenance(),
+    )
+
+
+def invalid() -> Report:
+    row = task(
+        "kv_recall",
+        2,
+        1,
+        "INVALID",
+        n=213,
+        critical=True,
+        reason="46.8% of the candidate's answers are missing",
+        interval=Interval(lo=float("nan"), hi=float("nan"), method=TANGO),
+        delta=None,
+        undefined={"delta": "too few pairs to claim anything"},
+    )
+    one = model(
+        "kimi-tiny",
+        "INVALID",
+        "the gross control was not caught, and answers are missing",
+        (row, *GOOD_TASKS[1:]),
+        pooled(-0.002, "INVALID", smallest_detectable_loss=None),
+        controls=controls(caught=False),
+        worst_case_verdict="DEGRADED",
+        missing=(Missing(arm="A1", planned=1800, missing=0), Missing(arm="B", planned=1800, missing=187)),
+        exclusions=(Exclusion(task="kv_recall", arm="B", reason="time-out after 4 attempts", count=187),),
+        errors_total=187,
+        errors=(
+            ErrorSample(
+                arm="B",
+                task="kv_recall",
+                item_id="kv_recall-00004",
+                message="HTTP 503 from http://127.0.0.1:30001",
+            ),
+        ),
+        logprobs=(dataclasses.replace(logprob("cache not read"), cache_read=False, top1_agreement=None),),
+    )
+    why = ("the gross control was not caught", "10.4% of the answers of arm B are missing (allowed: 0.5%)")
+    return Report(
+        run=run(
+            "final",
+            "INVALID",
+            4,
+            "this run could not have said no",
+            reasons=why,
+            smallest_detectable_loss=None,
+        ),
+        models=(one,),
+        provenance=provenance(),
+    )
+
+
+def incomplete() -> Report:
+    one = model(
+        "kimi-tiny",
+        None,
+        "812 of 1,800 items are answered by every arm",
+        (),
+        None,
+        controls=(),
+        flips=None,
+        noise_floor=None,
+        power=None,
+        logprobs=(),
+        missing=(),
+        worst_case_verdict=None,
+    )
+    head = "the run was interrupted after 45% of its requests; continue it with --resume"
+    return Report(
+        run=run("incomplete", None, 4, head, pairs=812, smallest_detectable_loss=None),
+        models=(one,),
+        provenance=provenance(),
+    )
+
+
+REPORTS = {
+    "signed_off": signed_off,
+    "degraded": degraded,
+    "inconclusive": inconclusive,
+    "invalid": invalid,
+    "incomplete": incomplete,
+}
