@@ -41,9 +41,8 @@ from equipoise.evals.journal_file import (
 from equipoise.evals.sample_json import canonical_json, sample_from_json, sample_to_json
 from equipoise.evals.types import Sample, SampleKey
 
-__all__ = ["REFUSED_PREFIX", "Journal", "RunMetadata", "is_final"]
+__all__ = ["Journal", "RunMetadata"]
 
-REFUSED_PREFIX = "refused:"
 MAX_SAMPLE_BYTES = 256 << 20
 GROUP_S = 0.05  # a commit waits this long for more rows ...
 GROUP_ROWS = 256  # ... or for this many
@@ -66,11 +65,6 @@ _BODIES = "SELECT body" + _CHOSEN + "ORDER BY model, arm, task, item_id, repeat"
 _BODY = "SELECT body FROM samples WHERE model = ? AND arm = ? AND task = ? AND item_id = ? AND repeat = ?"
 
 _Row = tuple[Any, ...]
-
-
-def is_final(sample: Sample) -> bool:
-    """Whether a sample settles its key: answered, or refused by the server."""
-    return sample.error is None or sample.error.startswith(REFUSED_PREFIX)
 
 
 class Journal:
@@ -192,8 +186,16 @@ class Journal:
                 if self._failure is not None:
                     raise self._failure from None
         self._queued += 1
-        if is_final(sample):
+        if sample.final:
             self._final[sample.key] = sample.content_hash
+
+    def failed_keys(self) -> set[SampleKey]:
+        """The keys on disk whose last attempt ended in an error, refusals excepted."""
+        with reading(self.path):
+            rows = self._reader.execute(
+                "SELECT model, arm, task, item_id, repeat FROM samples WHERE final = 0"
+            )
+            return {SampleKey(model=m, arm=a, task=t, item_id=i, repeat=r) for m, a, t, i, r in rows}
 
     def record(self, name: str, value: object) -> None:
         """Keep a fact about this run (a server's arguments, a resumption); records are only ever added.
@@ -259,7 +261,7 @@ class Journal:
             k.task,
             k.item_id,
             k.repeat,
-            int(is_final(sample)),
+            int(sample.final),
             sample.content_hash,
             sample.outputs[-1].finish_reason.encode("ascii", "backslashreplace").decode()
             if sample.outputs

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "REFUSED_PREFIX",
     "ArmRole",
     "Backend",
     "FloatArray",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
+
+#: Begins the error of a sample that the server would not answer (context overflow, content policy).
+REFUSED_PREFIX = "refused:"
 
 
 class ArmRole(StrEnum):
@@ -146,7 +150,8 @@ class SampleKey:
 class Sample:
     """All replies to one item from one arm, or the error that ended the attempts.
 
-    A multi-turn item has one output a turn. ``error`` set means: never scored.
+    A multi-turn item has one output a turn. ``error`` set means: never scored. ``attempts`` counts
+    the requests sent for the item, over all turns and retries.
     """
 
     key: SampleKey
@@ -156,6 +161,16 @@ class Sample:
     started_unix_s: float
     latency_s: float
     error: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server said that it will not serve this item: an outcome, not a fault."""
+        return self.error is not None and self.error.startswith(REFUSED_PREFIX)
+
+    @property
+    def final(self) -> bool:
+        """Whether the item is settled; anything else is asked again when the run is resumed."""
+        return self.error is None or self.refused
 
 
 class ScoreStatus(StrEnum):

@@ -1,0 +1,182 @@
+"""The OpenAI wire format: bodies of requests, and replies read without guessing.
+
+A reply without ``usage`` or ``finish_reason`` is an error, not an answer: truncation could not be
+told from an ending. Null content stays None.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise.evals.backends.json_client import JsonClient
+from equipoise.evals.types import Output, Request
+
+__all__ = ["chat_body", "completion_body", "output_from_chat", "output_from_completion"]
+
+
+def _sampling(request: Request, *, ignore_eos: bool) -> dict[str, Any]:
+    s = request.sampling
+    body: dict[str, Any] = {"max_tokens": s.max_new_tokens, "temperature": s.temperature}
+    if s.top_p != 1.0:
+        body["top_p"] = s.top_p
+    if s.stop:
+        body["stop"] = list(s.stop)
+    if s.seed is not None:
+        body["seed"] = s.seed
+    if s.ignore_eos and ignore_eos:
+        body["ignore_eos"] = True
+    return body
+
+
+def chat_body(request: Request, *, model: str, ignore_eos: bool) -> dict[str, Any]:
+    """Body of ``/v1/chat/completions``; ``ignore_eos`` says whether the server knows that extension."""
+    assert request.messages is not None
+    body = _sampling(request, ignore_eos=ignore_eos)
+    body["model"] = model
+    body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    if request.output_logprobs:
+        body["logprobs"] = True
+    return body
+
+
+def completion_body(request: Request, *, model: str) -> dict[str, Any]:
+    """Body of ``/v1/completions``."""
+    body = _sampling(request, ignore_eos=False)
+    body["model"] = model
+    body["prompt"] = request.text if request.text is not None else list(request.input_ids or ())
+    if request.prompt_logprobs is not None:
+        body["echo"] = True
+        body["logprobs"] = max(1, request.prompt_logprobs.top_n)
+    elif request.output_logprobs:
+        body["logprobs"] = 1
+    return body
+
+
+def _first_choice(client: JsonClient, path: str, reply: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The only choice, and the usage; whatever is wrong with them raises."""
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        client.fail(path, "the reply does not hold exactly one choice", retryable=True)
+    usage = reply.get("usage")
+    if not isinstance(usage, dict) or not all(
+        isinstance(usage.get(k), int) for k in ("prompt_tokens", "completion_tokens")
+    ):
+        client.fail(
+            path, "the reply has no usage (prompt_tokens, completion_tokens); the endpoint must send it"
+        )
+    reason = choices[0].get("finish_reason")
+    if reason == "abort":
+        client.fail(path, "the server aborted the generation", retryable=True)
+    if not isinstance(reason, str):
+        client.fail(
+            path, "the reply has no finish_reason: a truncated answer could not be told from a whole one"
+        )
+    return choices[0], usage
+
+
+def _text(client: JsonClient, path: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        client.fail(path, f"the answer's content is a {type(value).__name__}, not text")
+    return value
+
+
+def _cached(usage: Mapping[str, Any]) -> int | None:
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return cached if isinstance(cached, int) else None
+
+
+def output_from_chat(client: JsonClient, path: str, reply: Any, *, latency_s: float) -> Output:
+    """Read a chat completion.
+
+    Raises
+    ------
+    RequestError
+        Anything but exactly one choice with a finish_reason, and its usage.
+    """
+    choice, usage = _first_choice(client, path, reply)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        client.fail(path, "the choice has no message", retryable=True)
+    logprobs = choice.get("logprobs")
+    rows = logprobs.get("content") if isinstance(logprobs, dict) else None
+    try:
+        output_logprobs = None if rows is None else tuple(float(row["logprob"]) for row in rows)
+    except (TypeError, ValueError, KeyError) as e:
+        client.fail(path, f"malformed logprobs ({e!r})")
+    return Output(
+        text=_text(client, path, message.get("content")),
+        finish_reason=choice["finish_reason"],
+        prompt_tokens=usage["prompt_tokens"],
+        completion_tokens=usage["completion_tokens"],
+        latency_s=latency_s,
+        cached_tokens=_cached(usage),
+        output_logprobs=output_logprobs,
+    )
+
+
+def output_from_completion(
+    client: JsonClient, path: str, request: Request, reply: Any, *, latency_s: float
+) -> Output:
+    """Read a text completion, with the echoed prompt's logprobs if they were asked for.
+
+    Raises
+    ------
+    RequestError
+        As for chat; and when prompt logprobs were asked for and the endpoint did not send them.
+    """
+    choice, usage = _first_choice(client, path, reply)
+    text = _text(client, path, choice.get("text"))
+    n_prompt = usage["prompt_tokens"]
+    found: dict[str, Any] = {}
+    wants_any = request.prompt_logprobs is not None or request.output_logprobs
+    if wants_any:
+        logprobs = choice.get("logprobs")
+        values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+        if not isinstance(values, list):
+            client.fail(
+                path, "this endpoint sends no logprobs; use one that does, or leave out the logprob tasks"
+            )
+        try:
+            numbers = tuple(None if v is None else float(v) for v in values)
+        except (TypeError, ValueError) as e:
+            client.fail(path, f"malformed logprobs ({e!r})")
+        if request.prompt_logprobs is not None:
+            if len(numbers) < n_prompt:
+                client.fail(
+                    path,
+                    f"{len(numbers)} logprobs for a prompt of {n_prompt} tokens: this endpoint cannot echo "
+                    "the prompt's logprobs; use SGLang's native endpoint, or leave out the logprob tasks",
+                )
+            start = request.prompt_logprobs.start
+            found["prompt_logprobs_start"] = start
+            found["prompt_logprobs"] = numbers[start:n_prompt]
+            text = _without_echo(client, path, request, choice, n_prompt)
+            numbers = numbers[n_prompt:]
+        if request.output_logprobs:
+            if any(n is None for n in numbers):
+                client.fail(path, "a generated token has no logprob (NaN logits?)")
+            found["output_logprobs"] = numbers
+    return Output(
+        text=text,
+        finish_reason=choice["finish_reason"],
+        prompt_tokens=n_prompt,
+        completion_tokens=usage["completion_tokens"],
+        latency_s=latency_s,
+        cached_tokens=_cached(usage),
+        **found,
+    )
+
+
+def _without_echo(
+    client: JsonClient, path: str, request: Request, choice: Mapping[str, Any], n_prompt: int
+) -> str | None:
+    """The generated part of a text that starts with its prompt."""
+    text: str | None = choice["text"]
+    if text is None:
+        return None
+    if request.text is not None and text.startswith(request.text):
+        return text[len(request.text) :]
+    tokens = choice["logprobs"].get("tokens")
+    if isinstance(tokens, list) and all(isinstance(t, str) for t in tokens):
+        return "".join(tokens[n_prompt:])
+    client.fail(path, "the echoed text does not start with the prompt; the answer cannot be told from it")
