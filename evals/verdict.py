@@ -1,11 +1,14 @@
 """What was decided: labels, reasons in plain words, exit codes. The rules are in evals/policy.py."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 __all__ = [
+    "ControlVerdict",
     "GateStatus",
     "LogprobVerdict",
+    "NoiseFloorVerdict",
     "Outcome",
     "RunVerdict",
     "SuiteVerdict",
@@ -55,10 +58,12 @@ class TaskVerdict:
 
     Attributes
     ----------
+    worst_case_label
+        The label if every missing answer counted the worst way; equal to ``label`` if nothing is missing.
     reasons
         Why the label holds, in plain words.
     improved
-        NON-INFERIOR or EQUIVALENT aside, the candidate is significantly better.
+        The gain alarm rejects on a NON-INFERIOR task: the candidate is better.
     blind
         The gross control left the task non-inferior: it cannot see the fault it should see.
     loss_alarm_p, truncation_alarm_p
@@ -70,6 +75,7 @@ class TaskVerdict:
     task: str
     critical: bool
     label: TaskLabel
+    worst_case_label: TaskLabel
     reasons: tuple[str, ...]
     improved: bool = False
     blind: bool = False
@@ -86,7 +92,32 @@ class LogprobVerdict:
     critical: bool
     status: GateStatus
     gate_nats: float
+    exceeded: bool  # failed, and the lower bound lies above the gate
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFloorVerdict:
+    """Does the baseline agree with itself? ``unattainable`` names tasks whose margin A/A does not meet."""
+
+    status: GateStatus
+    reason: str
+    unattainable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlVerdict:
+    """Was a planted fault caught? Its labels come from the tests that judge the candidate.
+
+    ``status`` PASSED means caught. ``blind_tasks`` found the fault non-inferior.
+    """
+
+    status: GateStatus
+    required: bool
+    reason: str
+    pooled_label: TaskLabel | None = None
+    task_labels: Mapping[str, TaskLabel] = field(default_factory=dict)
+    blind_tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +131,9 @@ class SuiteVerdict:
     tasks: tuple[TaskVerdict, ...]
     pooled: TaskVerdict
     logprobs: tuple[LogprobVerdict, ...]
-    noise_floor: GateStatus
-    gross_control: GateStatus  # passed: it was caught
-    mild_control: GateStatus  # reported only
+    noise_floor: NoiseFloorVerdict
+    gross_control: ControlVerdict
+    mild_control: ControlVerdict  # reported, never required
 
     @property
     def exit_code(self) -> int:

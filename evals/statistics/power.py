@@ -18,8 +18,10 @@ from scipy.stats import binom, norm
 from equipoise.evals.statistics.tango import CITATION, tango_statistic
 
 __all__ = [
+    "DecidingSize",
     "SampleSize",
     "WorstCaseSize",
+    "items_to_decide",
     "rejection_probability",
     "sample_size",
     "sample_size_formula",
@@ -64,6 +66,26 @@ class SampleSize:
     power_at_n: float
     power_exact: float
     method: str = "normal formula; exact trinomial enumeration of Tango's test"
+    citation: str = CITATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidingSize:
+    """Items that would probably decide an undecided task, if what was seen is the truth.
+
+    ``items`` is None if the observed loss is so near the margin that no feasible number would;
+    ``noninferior`` says which way it would be decided.
+    """
+
+    b: int
+    c: int
+    n: int
+    margin: float
+    alpha: float
+    power: float
+    items: int | None
+    noninferior: bool
+    method: str = "exact trinomial enumeration below the margin, normal formula above it"
     citation: str = CITATION
 
 
@@ -174,7 +196,7 @@ def sample_size_formula(
         raise ValueError(f"power must lie in (0, 1), got {power}")
     beta = (1.0 - power) / 2.0 if equivalence and loss == 0.0 else 1.0 - power
     z = float(norm.ppf(1.0 - alpha) + norm.ppf(1.0 - beta))
-    return ceil(z * z * p_d / (room * room))
+    return max(1, ceil(z * z * p_d / (room * room)))
 
 
 def sample_size(
@@ -226,6 +248,40 @@ def sample_size(
         n_exact=high,
         power_at_n=power_at(formula),
         power_exact=power_at(high),
+    )
+
+
+def items_to_decide(
+    b: int, c: int, n: int, *, margin: float, alpha: float = 0.05, power: float = 0.8
+) -> DecidingSize:
+    """Items that would show non-inferiority, or a loss beyond the margin, at the observed rates.
+
+    Parameters
+    ----------
+    b, c, n
+        Observed discordant counts and pairs.
+    margin, alpha, power
+        Margin of the task, one-sided alpha, wanted probability of a decision.
+    """
+    loss, p_d = (b - c) / n, (b + c) / n
+    items: int | None = None
+    if loss < margin:
+        try:
+            items = sample_size(margin, power, p_d, loss=loss, alpha=alpha).n_exact
+        except ValueError:
+            items = None
+    elif loss > margin:
+        z = float(norm.ppf(1.0 - alpha) + norm.ppf(power))
+        items = ceil(z * z * p_d / (loss - margin) ** 2)
+    return DecidingSize(
+        b=b,
+        c=c,
+        n=n,
+        margin=margin,
+        alpha=alpha,
+        power=power,
+        items=items if items is not None and items <= _MAX_ITEMS else None,
+        noninferior=loss < margin,
     )
 
 
