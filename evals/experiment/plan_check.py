@@ -101,7 +101,8 @@ def check_plan(plan: Plan) -> PlanCheck:
     questions_of(plan)
     power = predicted_power(plan)
     sizes = {
-        (t.n, t.margin): worst_case_size(t.n, t.margin, alpha=plan.decision.alpha).size for t in power.tasks
+        (t.n, t.margin): max(worst_case_size(t.n, t.margin, alpha=plan.decision.alpha).sizes)
+        for t in power.tasks
     }
     return PlanCheck(
         plan=plan,

@@ -1,0 +1,297 @@
+"""One model's part of the report, from its evidence and verdict. Copies values; computes nothing new."""
+
+from collections.abc import Mapping, Sequence
+
+from equipoise.evals.evidence import Comparison, LogprobEvidence, SuiteEvidence, TaskEvidence
+from equipoise.evals.experiment.plan_check import pass_probability, predicted_power
+from equipoise.evals.experiment.questions import Question
+from equipoise.evals.experiment.report_flips import flips_of
+from equipoise.evals.experiment.scored import ModelSamples
+from equipoise.evals.plan import Plan
+from equipoise.evals.types import ArmRole
+from equipoise.evals.verdict import (
+    ControlVerdict,
+    GateStatus,
+    LogprobVerdict,
+    SuiteVerdict,
+    TaskVerdict,
+)
+from equipoise.reports.model import (
+    Control,
+    ErrorSample,
+    Exclusion,
+    Interval,
+    LogprobRow,
+    Missing,
+    ModelReport,
+    NoiseFloor,
+    NoiseRow,
+    PooledRow,
+    PositionBucket,
+    Power,
+    PowerRow,
+    TaskRow,
+)
+
+__all__ = ["model_report"]
+
+MAX_ERRORS = 10
+MAX_ERROR_CHARS = 500
+
+
+def model_report(
+    plan: Plan,
+    questions: Sequence[Question],
+    evidence: SuiteEvidence,
+    verdict: SuiteVerdict,
+    data: ModelSamples,
+) -> ModelReport:
+    """Everything a reader is told about one model."""
+    verdicts = {v.task: v for v in verdict.tasks}
+    rows = tuple(_task_row(t, verdicts[t.task]) for t in evidence.tasks)
+    errors = _errors(data)
+    return ModelReport(
+        name=evidence.model,
+        verdict=verdict.outcome.value,
+        sentence="; ".join(verdict.reasons),
+        tasks=rows,
+        pooled=_pooled_row(evidence, verdict.pooled),
+        worst_case_verdict=verdict.pooled.worst_case_label.value,
+        logprobs=tuple(_logprob_row(e, v) for e, v in zip(evidence.logprobs, verdict.logprobs, strict=True)),
+        noise_floor=_noise_floor(evidence, verdict),
+        controls=tuple(
+            c
+            for role, v in (
+                (ArmRole.GROSS_CONTROL, verdict.gross_control),
+                (ArmRole.MILD_CONTROL, verdict.mild_control),
+            )
+            if (c := _control(plan, evidence, role, v)) is not None
+        ),
+        power=_power(plan, evidence),
+        missing=tuple(
+            Missing(arm=m.arm, planned=m.planned, missing=m.missing) for m in evidence.arms_missing
+        ),
+        exclusions=_exclusions(evidence),
+        errors_total=len(errors),
+        errors=errors[:MAX_ERRORS],
+        flips=flips_of(plan, questions, data),
+    )
+
+
+def _interval(low: float, high: float, alpha: float, method: str) -> Interval:
+    """The two one-sided bounds as one interval, at level 1 - 2 alpha."""
+    return Interval(lo=low, hi=high, level=1.0 - 2.0 * alpha, method=method)
+
+
+def _task_row(task: TaskEvidence, verdict: TaskVerdict) -> TaskRow:
+    c = task.primary
+    if c is None:
+        return TaskRow(
+            task=task.task,
+            critical=verdict.critical,
+            n=0,
+            verdict=verdict.label.value,
+            accuracy_baseline=None,
+            accuracy_candidate=None,
+            delta=None,
+            interval=None,
+            margin=task.margin,
+            lost=None,
+            gained=None,
+            reason="; ".join(verdict.reasons),
+        )
+    t = c.tango
+    return TaskRow(
+        task=task.task,
+        critical=verdict.critical,
+        n=c.n,
+        verdict=verdict.label.value,
+        accuracy_baseline=c.baseline_accuracy,
+        accuracy_candidate=c.candidate_accuracy,
+        delta=t.delta,
+        interval=_interval(t.lower, t.upper, t.alpha, t.method),
+        margin=task.margin,
+        lost=int(t.b),
+        gained=int(t.c),
+        p_non_inferiority=t.noninferiority_p,
+        p_equivalence=t.equivalence_p,
+        p_mcnemar=c.mcnemar.exact_p,
+        p_mid=c.mcnemar.mid_p,
+        p_alarm=verdict.loss_alarm_p,
+        p_truncation_alarm=verdict.truncation_alarm_p,
+        truncation_baseline=c.truncation.baseline / c.truncation.n,
+        truncation_candidate=c.truncation.candidate / c.truncation.n,
+        smallest_detectable_loss=c.detectable.loss,
+        worst_case_verdict=verdict.worst_case_label.value,
+        blind=verdict.blind,
+        improved=verdict.improved,
+        reason="; ".join(verdict.reasons),
+        would_decide=_would_decide(verdict),
+    )
+
+
+def _would_decide(verdict: TaskVerdict) -> str:
+    if verdict.items_needed is None:
+        return ""
+    return f"about {verdict.items_needed:,} items"
+
+
+def _pooled_row(evidence: SuiteEvidence, verdict: TaskVerdict) -> PooledRow | None:
+    pooled = evidence.pooled.get(ArmRole.CANDIDATE)
+    primaries = [c for t in evidence.tasks if (c := t.primary) is not None]
+    if pooled is None or not primaries:
+        return None
+    m = pooled.mover
+    return PooledRow(
+        n_tasks=len(primaries),
+        n=sum(c.n for c in primaries),
+        verdict=verdict.label.value,
+        accuracy_baseline=sum(c.baseline_accuracy for c in primaries) / len(primaries),
+        accuracy_candidate=sum(c.candidate_accuracy for c in primaries) / len(primaries),
+        delta=m.delta,
+        interval=_interval(m.lower, m.upper, m.alpha, m.method),
+        margin=m.margin,
+        lost=pooled.sign_test.b,
+        gained=pooled.sign_test.c,
+        smallest_detectable_loss=pooled.detectable.loss,
+        reason="; ".join(verdict.reasons),
+        would_decide=_would_decide(verdict),
+    )
+
+
+def _logprob_row(evidence: LogprobEvidence, verdict: LogprobVerdict) -> LogprobRow:
+    c = evidence.comparisons.get(ArmRole.CANDIDATE)
+    noise = evidence.comparisons.get(ArmRole.BASELINE_REPEAT)
+    cache_read = evidence.sequences_paired > 0 and evidence.sequences_cache_not_read == 0
+    if c is None:
+        return LogprobRow(
+            task=evidence.task,
+            critical=verdict.critical,
+            sequences=0,
+            tokens=0,
+            status=verdict.status.value,
+            delta_nll_nats=None,
+            interval=None,
+            gate_nats=verdict.gate_nats,
+            cache_read=cache_read if evidence.sequences_paired else None,
+            reason=verdict.reason,
+        )
+    return LogprobRow(
+        task=evidence.task,
+        critical=verdict.critical,
+        sequences=c.sequences,
+        tokens=c.tokens,
+        status=verdict.status.value,
+        delta_nll_nats=c.delta_nll_nats,
+        interval=_interval(c.lower, c.upper, c.alpha, c.method),
+        gate_nats=verdict.gate_nats,
+        noise_nats=abs(noise.delta_nll_nats) if noise is not None else None,
+        top1_agreement=c.top1_agreement,
+        abs_delta_logprob_nats={_percentile_name(p): v for p, v in c.abs_delta_percentiles},
+        buckets=tuple(
+            PositionBucket(start=b.start, end=b.stop, tokens=b.tokens, delta_nll_nats=b.delta_nll_nats)
+            for b in c.buckets
+        ),
+        cache_read=cache_read,
+        reason=verdict.reason,
+    )
+
+
+def _percentile_name(percent: float) -> str:
+    return "max" if percent == 100.0 else f"p{percent:g}"
+
+
+def _noise_floor(evidence: SuiteEvidence, verdict: SuiteVerdict) -> NoiseFloor | None:
+    pooled = evidence.pooled.get(ArmRole.BASELINE_REPEAT)
+    if pooled is None:
+        return None
+    rows = [(t, c) for t in evidence.tasks if (c := t.comparisons.get(ArmRole.BASELINE_REPEAT)) is not None]
+    excess = [(t.excess, t.n_planned) for t in evidence.tasks if t.excess is not None]
+    n = sum(e.n for e, _ in excess)
+    return NoiseFloor(
+        n=sum(c.n for _, c in rows),
+        lost=pooled.sign_test.b,
+        gained=pooled.sign_test.c,
+        p=pooled.sign_test.exact_p,
+        passed=verdict.noise_floor.status is GateStatus.PASSED,
+        excess_discordance=sum(e.excess * e.n for e, _ in excess) / n if n else None,
+        reason=verdict.noise_floor.reason,
+        tasks=tuple(
+            NoiseRow(task=t.task, n=c.n, lost=c.mcnemar.b, gained=c.mcnemar.c, p=c.mcnemar.exact_p)
+            for t, c in rows
+        ),
+    )
+
+
+def _control(plan: Plan, evidence: SuiteEvidence, role: ArmRole, verdict: ControlVerdict) -> Control | None:
+    arm = plan.arm(role)
+    pooled = evidence.pooled.get(role)
+    if arm is None:
+        return None
+    comparisons: Mapping[str, Comparison] = {
+        t.task: c for t in evidence.tasks if (c := t.comparisons.get(role)) is not None
+    }
+    return Control(
+        arm=arm.name,
+        strength="gross" if role is ArmRole.GROSS_CONTROL else "mild",
+        variant=arm.variant or arm.url or arm.replay or "",
+        required=verdict.required,
+        caught=verdict.status is GateStatus.PASSED,
+        delta=pooled.mover.delta if pooled else None,
+        interval=_interval(pooled.mover.lower, pooled.mover.upper, pooled.mover.alpha, pooled.mover.method)
+        if pooled
+        else None,
+        task_verdicts={name: label.value for name, label in verdict.task_labels.items()},
+        task_deltas={name: c.tango.delta for name, c in comparisons.items()},
+        blind_tasks=verdict.blind_tasks,
+        reason=verdict.reason,
+    )
+
+
+def _power(plan: Plan, evidence: SuiteEvidence) -> Power:
+    predicted = predicted_power(plan)
+    seen = {t.task: t.primary for t in evidence.tasks}
+    rows = []
+    for design, power in zip(predicted.tasks, predicted.task_noninferior, strict=True):
+        c = seen.get(design.name)
+        rows.append(
+            PowerRow(
+                task=design.name,
+                n=design.n,
+                predicted_power=power,
+                p_d_assumed=design.p_d,
+                p_d_observed=(c.tango.b + c.tango.c) / c.tango.n if c is not None else None,
+            )
+        )
+    return Power(
+        assumed_loss=plan.decision.assumed_loss,
+        joint=pass_probability(plan, predicted),
+        pooled=predicted.pooled_noninferior,
+        tasks=tuple(rows),
+    )
+
+
+def _exclusions(evidence: SuiteEvidence) -> tuple[Exclusion, ...]:
+    found = [
+        Exclusion(task=t.task, arm=f"{c.candidate_arm} against {c.baseline_arm}", reason=reason, count=count)
+        for t in evidence.tasks
+        for c in t.comparisons.values()
+        for reason, count in c.excluded.items()
+    ]
+    return (
+        *found,
+        *(
+            Exclusion(task=e.task, arm="candidate against baseline", reason=reason, count=count)
+            for e in evidence.logprobs
+            for reason, count in e.excluded.items()
+        ),
+    )
+
+
+def _errors(data: ModelSamples) -> tuple[ErrorSample, ...]:
+    return tuple(
+        ErrorSample(arm=arm, task=task, item_id=s.key.item_id, message=s.error[:MAX_ERROR_CHARS])
+        for (arm, task), samples in data.samples.items()
+        for s in samples
+        if s.error is not None
+    )

@@ -1,0 +1,74 @@
+"""From a run directory to its Report: read, score, pair, analyse, decide. Nothing is asked again."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from equipoise.evals.errors import JournalError
+from equipoise.evals.experiment.questions import Question, questions_of
+from equipoise.evals.experiment.report_model import model_report
+from equipoise.evals.experiment.report_run import provenance, run_section, unfinished_section
+from equipoise.evals.experiment.scored import evidence_of, planned_samples, read_model
+from equipoise.evals.journal import Journal
+from equipoise.evals.plan import Plan
+from equipoise.evals.policy import decide, policy_of
+from equipoise.reports.model import Report
+
+__all__ = ["JOURNAL_NAME", "analyse_run", "plan_of", "report_of"]
+
+JOURNAL_NAME = "journal.sqlite"
+
+
+def analyse_run(directory: Path) -> Report:
+    """The report of a run directory, recomputed from its journal.
+
+    Raises
+    ------
+    JournalError
+        There is no journal, or it is damaged.
+    """
+    with Journal.read(directory / JOURNAL_NAME) as journal:
+        plan = plan_of(journal)
+        return report_of(journal, plan, questions_of(plan), run_id=directory.resolve().name)
+
+
+def plan_of(journal: Journal) -> Plan:
+    """The plan that the journal registered before the first request.
+
+    Raises
+    ------
+    JournalError
+        Its text does not match its hash.
+    """
+    plan = Plan.model_validate(json.loads(journal.metadata.plan_text))
+    if plan.content_hash != journal.metadata.plan_hash:
+        raise JournalError(
+            f"{journal.path}: the stored plan has hash {plan.content_hash[:12]}, registered was "
+            f"{journal.metadata.plan_hash[:12]}; the journal was changed after the run"
+        )
+    return plan
+
+
+def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, run_id: str) -> Report:
+    """Decide and describe what the journal holds; an unfinished run gets no verdict."""
+    facts = facts_by_model(journal)
+    data = [read_model(journal, plan, questions, m.name) for m in plan.models]
+    origin = provenance(journal, plan, facts, data)
+    planned = planned_samples(plan, questions)
+    missing = {d.model: planned - d.count for d in data if d.count < planned}
+    if missing:
+        return Report(run=unfinished_section(plan, run_id, journal, missing), provenance=origin)
+    evidence = [evidence_of(plan, questions, d) for d in data]
+    verdict = decide(evidence, policy_of(plan))
+    models = tuple(
+        model_report(plan, questions, e, v, d) for e, v, d in zip(evidence, verdict.models, data, strict=True)
+    )
+    device = next((str(f["device"]) for f in facts.values() if f.get("device")), "")
+    run = run_section(plan, run_id, journal, verdict, evidence, models, device=device)
+    return Report(run=run, models=models, provenance=origin)
+
+
+def facts_by_model(journal: Journal) -> Mapping[str, Mapping[str, Any]]:
+    """What was recorded about each model's servers; of several starts (resumptions) the last."""
+    return {str(value["model"]): value for _, _, value in journal.records("servers")}

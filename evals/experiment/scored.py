@@ -1,0 +1,127 @@
+"""A run's samples, read from its journal and scored: what analysis and report are made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from equipoise.evals.analysis import LogprobTables, TaskTables, analyse
+from equipoise.evals.evidence import SuiteEvidence
+from equipoise.evals.experiment.questions import Question
+from equipoise.evals.journal import Journal
+from equipoise.evals.pairing import ScoredSample, pair, pair_logprobs
+from equipoise.evals.parity import compare_prompt_tokens
+from equipoise.evals.plan import ArmSpec, Plan
+from equipoise.evals.types import ArmRole, Sample
+
+__all__ = ["ModelSamples", "evidence_of", "planned_samples", "read_model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSamples:
+    """All samples of one model, by arm and task; the scores in the same order."""
+
+    model: str
+    samples: Mapping[tuple[str, str], Sequence[Sample]]
+    scored: Mapping[tuple[str, str], Sequence[ScoredSample]]
+
+    @property
+    def count(self) -> int:
+        return sum(len(s) for s in self.samples.values())
+
+
+def planned_samples(plan: Plan, questions: Sequence[Question]) -> int:
+    """How many samples one model's share of the run has when it is complete."""
+    return len(plan.arms) * sum(len(q.items) * q.spec.repeats for q in questions)
+
+
+def read_model(journal: Journal, plan: Plan, questions: Sequence[Question], model: str) -> ModelSamples:
+    """Read and score every sample of one model."""
+    samples: dict[tuple[str, str], Sequence[Sample]] = {}
+    scored: dict[tuple[str, str], Sequence[ScoredSample]] = {}
+    for question in questions:
+        items = {item.id: item for item in question.items}
+        for arm in plan.arms:
+            found = list(journal.samples(model=model, arm=arm.name, task=question.spec.name))
+            samples[arm.name, question.spec.name] = found
+            scored[arm.name, question.spec.name] = [
+                ScoredSample(
+                    key=s.key, content_hash=s.content_hash, score=question.task.score(items[s.key.item_id], s)
+                )
+                for s in found
+                if s.key.item_id in items
+            ]
+    return ModelSamples(model=model, samples=samples, scored=scored)
+
+
+def evidence_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -> SuiteEvidence:
+    """Pair every arm with the baseline and analyse; deterministic given plan and samples."""
+    baseline = plan.arm(ArmRole.BASELINE)
+    assert baseline is not None, "a plan has a baseline"
+    others = [a for a in plan.arms if a.role is not ArmRole.BASELINE]
+    tasks, logprobs = [], []
+    for question in questions:
+        if question.task.kind == "logprob":
+            assert question.spec.margin_nats is not None, "checked by questions_of"
+            logprobs.append(
+                LogprobTables(
+                    task=question.spec.name,
+                    margin_nats=question.spec.margin_nats,
+                    tables={
+                        arm.role: pair_logprobs(
+                            question.items,
+                            data.scored[baseline.name, question.spec.name],
+                            data.scored[arm.name, question.spec.name],
+                            baseline_arm=baseline.name,
+                            candidate_arm=arm.name,
+                        )
+                        for arm in others
+                    },
+                )
+            )
+        else:
+            assert question.spec.margin is not None, "checked by questions_of"
+            tasks.append(
+                TaskTables(
+                    task=question.spec.name,
+                    margin=question.spec.margin,
+                    tables={
+                        arm.role: pair(
+                            question.items,
+                            data.scored[baseline.name, question.spec.name],
+                            data.scored[arm.name, question.spec.name],
+                            baseline_arm=baseline.name,
+                            candidate_arm=arm.name,
+                            repeats=question.spec.repeats,
+                        )
+                        for arm in others
+                    },
+                )
+            )
+    return analyse(
+        data.model,
+        tasks,
+        suite_margin=plan.decision.suite_margin,
+        alpha=plan.decision.alpha,
+        rng=np.random.default_rng(plan.seeds.bootstrap),
+        logprobs=logprobs,
+        parity_violations=_prompt_violations(questions, data, baseline, others),
+    )
+
+
+def _prompt_violations(
+    questions: Sequence[Question], data: ModelSamples, baseline: ArmSpec, others: Sequence[ArmSpec]
+) -> list[str]:
+    """Arms whose servers made another number of tokens of the same prompt."""
+    found = []
+    for arm in others:
+        for question in questions:
+            name = question.spec.name
+            parity = compare_prompt_tokens(data.samples[baseline.name, name], data.samples[arm.name, name])
+            if parity.mismatched:
+                _, item, a, b = parity.examples[0]
+                found.append(
+                    f"arm {arm.name} had {parity.mismatched} of {parity.compared} prompts of task {name} "
+                    f"with another number of tokens than {baseline.name} (item {item}: {b}, not {a})"
+                )
+    return found
