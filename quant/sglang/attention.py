@@ -8,6 +8,7 @@ are the same computation; for MLA the pool has one row a token and its values ar
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -20,8 +21,8 @@ MAX_ROWS_PER_GROUP = 16384
 # Requests are padded to the longest of their group; a shorter one starts a new group.
 MIN_FILL = 0.75
 MIN_GROUP = 8
-# Query rows per block in prefill; bounds the score matrix and skips the keys after each block.
-QUERY_BLOCK = 256
+# Queries per block in prefill: bounds the score matrix, and keys after the block are skipped.
+QUERY_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +125,11 @@ def _cut(order: Sequence[int], seq_lens: Sequence[int]) -> Iterator[list[int]]:
         yield group
 
 
-def _softmax_weighted(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """softmax(q k^T * scaling + mask) v for [b, n, d], [b, length, d], [b, length, dv]."""
-    scores = torch.bmm(q, k.transpose(1, 2))
-    scores.mul_(scaling)
-    if mask is not None:
-        scores.add_(mask)
-    return torch.bmm(torch.softmax(scores, dim=-1), v)
+@cache
+def _causal_mask(group: int) -> torch.Tensor:
+    """[QUERY_BLOCK * group, QUERY_BLOCK]: -inf where a key comes after the query; 0 elsewhere."""
+    later = torch.full((QUERY_BLOCK, QUERY_BLOCK), float("-inf")).triu(1)
+    return later.repeat_interleave(group, dim=0)
 
 
 def attend_decode(
@@ -157,10 +154,12 @@ def attend_decode(
     """
     kv_heads = rows.k.shape[2]
     grouped = q.unflatten(1, (kv_heads, -1))  # [b, kv_heads, group, d]
-    out = [
-        _softmax_weighted(grouped[:, h], rows.k[:, :, h], rows.v[:, :, h], scaling, mask)
-        for h in range(kv_heads)
-    ]
+    out = []
+    for h in range(kv_heads):
+        scores = torch.bmm(grouped[:, h], rows.k[:, :, h].transpose(1, 2)).mul_(scaling)
+        if mask is not None:
+            scores.add_(mask)
+        out.append(torch.bmm(torch.softmax(scores, dim=-1), rows.v[:, :, h]))
     return out[0] if kv_heads == 1 else torch.cat(out, dim=1)
 
 
@@ -190,11 +189,9 @@ def attend_extend(q: torch.Tensor, rows: KVRows, *, scaling: float, causal: bool
         visible = prefix + end if causal else length
         # [kv_heads, block * group, d]: a query's group of heads shares one KV head
         block = q[start:end].unflatten(1, (kv_heads, group)).transpose(0, 1).flatten(1, 2)
-        mask = None
-        if causal and end - start > 1:
-            query_position = torch.arange(prefix + start, prefix + end).repeat_interleave(group)
-            hidden = torch.arange(visible) > query_position.unsqueeze(1)
-            mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-        weighted = _softmax_weighted(block, k[:, :visible], v[:, :visible], scaling, mask)
+        scores = torch.bmm(block, k[:, :visible].transpose(1, 2)).mul_(scaling)
+        if causal:  # only the block's own positions can be in the future
+            scores[..., prefix + start :].add_(_causal_mask(group)[: block.shape[1], : end - start])
+        weighted = torch.bmm(torch.softmax(scores, dim=-1), v[:, :visible])
         out[start:end] = weighted.unflatten(1, (end - start, group)).transpose(0, 1).flatten(1, 2)
     return out

@@ -3,6 +3,7 @@
 All locations are of sglang 0.5.23, under ``sglang/srt``.
 """
 
+import multiprocessing
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,6 +79,10 @@ def _get_rope_cpu(  # noqa: PLR0917  get_rope_cpu's own signature
     return get_rope(*shared, partial_rotary_factor)
 
 
+def _fork(result: Any, *_args: Any, **_kwargs: Any) -> None:
+    multiprocessing.set_start_method("fork", force=True)
+
+
 HOOKS: tuple[Hook, ...] = (
     Hook(
         target="sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator.configure",
@@ -99,6 +104,13 @@ HOOKS: tuple[Hook, ...] = (
         function=_get_rope_cpu,
         mends="layers/rotary_embedding/factory.py:480 asserts deepseek_yarn; DeepSeek-type models with "
         "plain rotary embeddings go to get_rope, as on a GPU.",
+    ),
+    Hook(
+        target="sglang.srt.entrypoints.engine._set_envs_and_config",
+        kind=HookType.AFTER,
+        function=_fork,
+        mends="entrypoints/engine.py:1997 spawns scheduler and detokenizer, which import torch and sglang "
+        "again (8 CPU seconds each). Without CUDA a fork is safe, starts at once and shares memory.",
     ),
 )
 
