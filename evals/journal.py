@@ -229,16 +229,11 @@ class Journal:
             return
         self._closed = True
         try:
+            self._reader.close()  # first: the writer can leave WAL mode only when it is alone
             if self._writer is not None:
                 self._queue.put(None)
                 self._writer.join()
-            # One self-contained file, readable from a read-only directory; a reader that still
-            # looks at it prevents this, and then the WAL stays beside it.
-            if self._lock is not None:
-                with contextlib.suppress(sqlite3.OperationalError):
-                    self._reader.execute("PRAGMA journal_mode = DELETE")
         finally:
-            self._reader.close()
             if self._lock is not None:
                 self._lock.close()
         if self._failure is not None:
@@ -281,6 +276,10 @@ class Journal:
                 db.execute("PRAGMA journal_mode = WAL")
                 while self._write_group(db):
                     pass
+                # One self-contained file, readable from a read-only directory. Somebody who reads it
+                # at this moment prevents that, and then the WAL stays beside it.
+                with contextlib.suppress(sqlite3.OperationalError):
+                    db.execute("PRAGMA journal_mode = DELETE")
             finally:
                 db.close()
         except BaseException as e:  # noqa: BLE001  whatever ended this thread, put() and flush() must say so
