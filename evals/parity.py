@@ -46,6 +46,8 @@ PROBE_CHAT = (
     Message(role="user", content="And 3 + 3?"),
 )
 _MAX_SHOWN = 300  # characters of a fact in a message
+#: A namespace may know the first tokens (BOS, a system prompt) from earlier prompts of its own.
+_MAX_CACHED_SHARE = 0.25
 
 
 @runtime_checkable
@@ -69,7 +71,7 @@ class _Counting(Protocol):
 class _PrefixCached(Protocol):
     @property
     def label(self) -> str: ...
-    async def cached_tokens(self, text: str) -> int: ...
+    async def cached_share(self, text: str) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,15 +268,15 @@ async def _check_cache_namespaces(backends: Mapping[str, Backend]) -> None:
         label = backend.label
         if label not in first:
             # New to every namespace, also when the run is resumed.
-            first[label] = (arm, f"{uuid.uuid4()} " + PROBE_TEXTS[0] * 8)
-            await backend.cached_tokens(first[label][1])
+            first[label] = (arm, f"{uuid.uuid4()} " + PROBE_TEXTS[0] * 5)
+            await backend.cached_share(first[label][1])
         else:
             other, text = first[label]
-            cached = await backend.cached_tokens(text)
-            if cached > 0:
+            share = await backend.cached_share(text)
+            if share > _MAX_CACHED_SHARE:
                 raise ParityError(
-                    f"arms {other!r} and {arm!r} at {label} share the prefix cache ({cached} tokens of a "
-                    "probe were read from it): the second would only repeat the first; give the backends "
+                    f"arms {other!r} and {arm!r} at {label} share the prefix cache ({share:.0%} of a "
+                    "probe was read from it): the second would only repeat the first; give the backends "
                     "different cache_salt values (SGLang 0.5.23 or newer), or serve the arms separately"
                 )
 

@@ -113,13 +113,14 @@ class SglangHttp:
         """The token ids of a conversation as the server's chat template renders it."""
         return await self._tokenize({"messages": [{"role": m.role, "content": m.content} for m in messages]})
 
-    async def cached_tokens(self, text: str) -> int:
-        """How many tokens of a prompt the server finds in this arm's prefix cache, asking it once."""
+    async def cached_share(self, text: str) -> float:
+        """The share of a prompt's tokens that the server finds in this arm's prefix cache, asking it once."""
         body = {"text": text, "sampling_params": {"temperature": 0.0, "max_new_tokens": 1}}
         if self.cache_salt is not None:
             body["cache_salt"] = self.cache_salt
         reply = self._mapping(_GENERATE, await self._client.post(_GENERATE, body))
-        return self._count(self._mapping(_GENERATE, reply.get("meta_info")), "cached_tokens")
+        meta = self._mapping(_GENERATE, reply.get("meta_info"))
+        return self._count(meta, "cached_tokens") / max(1, self._count(meta, "prompt_tokens"))
 
     async def _tokenize(self, body: Mapping[str, Any]) -> tuple[int, ...]:
         reply = self._mapping(_TOKENIZE, await self._client.post(_TOKENIZE, body))
