@@ -12,10 +12,12 @@ from equipoise.reports.evidence import Excerpt
 
 __all__ = ["clean", "cut", "html_text", "md_block", "md_code", "md_text", "one_line"]
 
+BLANK = "–"  # a hyphen would open a list
 MAX_MARKS = 2  # combining marks on one character that are shown as such
 # Cc controls, Cf bidi and zero-width, Cs surrogates, Co private, Cn unassigned, Zl/Zp separators
 _UNSHOWN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _MARKS = {"Mn", "Me"}
+_MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*_{}[]<>#|~$&"})
 
 
 def clean(text: str, *, keep: str = "\n", ascii_only: bool = False) -> str:
@@ -43,7 +45,8 @@ def clean(text: str, *, keep: str = "\n", ascii_only: bool = False) -> str:
 
 def one_line(text: str, max_chars: int = 300, *, ascii_only: bool = False) -> str:
     """`clean` for a cell or a line: no newline survives, and a cut is stated."""
-    return clean(cut(text, max_chars, ascii_only=ascii_only), keep="", ascii_only=ascii_only)
+    line = clean(cut(text, max_chars, ascii_only=ascii_only), keep="", ascii_only=ascii_only)
+    return cut(line, 2 * max_chars + 40, ascii_only=ascii_only)  # an escape is longer than what it shows
 
 
 def cut(text: str | Excerpt | None, max_chars: int, *, ascii_only: bool = False) -> str:
@@ -70,19 +73,21 @@ def html_text(text: str, max_chars: int = 300) -> str:
 
 def md_text(text: str, max_chars: int = 1_000) -> str:
     """One line of prose: no markup, HTML, table cell, link, mention or issue reference survives."""
-    line = re.sub(r"([\\`*_{}\[\]<>()#+!|~$:&^=])", r"\\\1", one_line(text, max_chars))
+    if text and not text.strip():
+        return BLANK
+    line = one_line(text, max_chars).strip(" ").translate(_MARKUP)
+    line = re.sub(r":(?=[\w/])", r"\:", line)  # links, emoji
     line = re.sub(r"(?i)\b(www)\.", r"\1\\.", line)
-    line = re.sub(
-        r"^(\s*)([-+]|\d+(?=[.)]))", lambda m: m[1] + ("\\" + m[2] if m[2] in "-+" else m[2] + "\\"), line
-    )
+    line = re.sub(r"^(\s*\d{1,9})(?=[.)](?:\s|$))", r"\1\\", line)  # a list
+    line = re.sub(r"^(\s*)(?=[-=+](?:\s|$)|[-=+][-=+\s]*$)", r"\1\\", line)  # a list, a rule, a heading
     return re.sub(r"([@#])(?=\S)", "\\1\u2060", line)  # a word joiner keeps GitHub from naming people
 
 
 def md_code(text: str, max_chars: int = 200) -> str:
-    """One line as a code span that is safe in a table cell; a dash for an empty text."""
+    """One line as a code span that is safe in a table cell; a dash for a blank text."""
     line = one_line(text, max_chars).strip(" ")
     if not line:
-        return "-"
+        return BLANK
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
     return f"{ticks}{pad}{line}{pad}{ticks}".replace("|", "\\|")

@@ -102,7 +102,7 @@ def _decode_node(kind: type[Node], value: Any, path: str) -> Node:
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # every Node is a dataclass
     for key in value:
         if key not in known:
-            raise ValueError(f"{path}.{key} is not a known key")
+            raise ValueError(f"{path} has the unknown key {key!r}")
     for name, f in known.items():
         optional = f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
         if name not in value and not optional:

@@ -23,15 +23,18 @@ SIGNS = {"SIGNED OFF": "✅", "DEGRADED": "❌", "INCONCLUSIVE": "❔", "INVALID
 def render(report: Report) -> str:
     """Render without the flips first, then add as many flips as the size allows, and say how many.
 
-    What still does not fit (thousands of models) is cut at a line, and the cut is stated.
+    Parts that still do not fit are left out, and that is stated.
     """
-    title, verdict = _title(report), " ".join(md_text(sentence) for sentence in verdict_sentences(report))
+    title, verdict = (
+        _title(report),
+        " ".join(md_text(sentence, 400) for sentence in verdict_sentences(report)),
+    )
     head = [f"# {title}", verdict, *_bullets("Why", report.run.reasons)]
     for model in report.models:
         head += _model(model)
     tail = [
-        *_provenance(report),
-        *_bullets("What this report does not claim", report.run.limits),
+        *_within(_provenance(report), MAX_BYTES // 5),
+        *_within(_bullets("What this report does not claim", report.run.limits), MAX_BYTES // 10),
         f"---\n\n**{title}**\n\n{verdict}",
     ]
     room = MAX_BYTES - _size(tail) - 1_000
@@ -44,13 +47,16 @@ def _size(parts: Iterable[str]) -> int:
 
 
 def _within(parts: list[str], room: int) -> list[str]:
+    """The parts that fit into ``room`` bytes; how many did not is said."""
     kept: list[str] = []
     for part in parts:
-        room -= len(part.encode()) + 2
-        if room < 0:
-            left = len(parts) - len(kept)
-            return [*kept, f"*{count(left)} more parts do not fit here; the JSON report has them.*"]
-        kept.append(part)
+        if (size := len(part.encode()) + 2) <= room:
+            kept.append(part)
+            room -= size
+    if len(kept) < len(parts):
+        kept.append(
+            f"*{count(len(parts) - len(kept))} more parts do not fit here; the JSON report has them.*"
+        )
     return kept
 
 
@@ -132,23 +138,21 @@ def _forest(model: ModelReport) -> list[str]:
 def _flips(report: Report, room: int) -> list[str]:
     """Each model's flips, in turn, until ``room`` bytes are used; the rest is counted."""
     parts: list[str] = []
-    for model in report.models:
-        if model.flips is None:
-            continue
-        total = f"{count(model.flips.lost)} lost, {count(model.flips.gained)} gained"
-        parts.append(f"### Flips of {md_code(model.name, 60)}: {total}")
-        shown = 0
-        for flip in model.flips.shown:
+    models = [(model, model.flips) for model in report.models if model.flips is not None]
+    for i, (model, flips) in enumerate(models):
+        total = f"{count(flips.lost)} lost, {count(flips.gained)} gained"
+        block = [f"### Flips of {md_code(model.name, 60)}: {total}"]
+        if _size(block) > room:
+            return [*parts, f"*The flips of {count(len(models) - i)} more models do not fit here.*"]
+        for flip in flips.shown:
             part = _flip(flip)
-            room -= len(part.encode()) + 2
-            if room < 0:
+            if _size([*block, part]) > room:
                 break
-            parts.append(part)
-            shown += 1
-        hidden = model.flips.lost + model.flips.gained - shown
-        parts += [f"*{count(hidden)} more are not shown here.*"] if hidden > 0 else []
-        if room < 0:
-            break
+            block.append(part)
+        hidden = flips.lost + flips.gained - (len(block) - 1)
+        block += [f"*{count(hidden)} more are not shown here.*"] if hidden > 0 else []
+        room -= _size(block)
+        parts += block
     return parts
 
 

@@ -113,7 +113,7 @@ def _bullets(title: str, items: tuple[str, ...], layout: Layout) -> list[Rendera
 
 
 def _model(model: ModelReport, layout: Layout, flips: int) -> list[RenderableType]:
-    name = Text(f"{layout.line(model.name, 40)}  ", style="bold")
+    name = Text(f"{layout.fit(model.name, 30).rstrip()}  ", style="bold")
     name.append(model.verdict or "NO VERDICT", style=f"bold {layout.style(model.verdict or '')}")
     rule = Rule(name, align="left", characters="-" if layout.ascii_only else "─", style="dim")
     parts: list[RenderableType] = [Text(), rule, layout.text(model.sentence, max_chars=600)]

@@ -12,6 +12,8 @@ from equipoise.reports.model import ModelReport, Report
 
 __all__ = ["Check", "Note", "checks", "notes", "verdict_sentences", "verdict_word"]
 
+MAX_WOULD_DECIDE = 4  # in the verdict itself; the tasks' rows have them all
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -50,7 +52,9 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
         f"Rests on {_plural(run.pairs, 'paired item')} in {_plural(tasks, 'task')}"
         f" on {_plural(len(report.models), 'model')}; {_seen(report)}"
     )
-    said += [f"Would decide: {_sentence(text)}" for text in run.would_decide]
+    said += [f"Would decide: {_sentence(text)}" for text in run.would_decide[:MAX_WOULD_DECIDE]]
+    if (more := len(run.would_decide) - MAX_WOULD_DECIDE) > 0:
+        said.append(f"And {count(more)} more, listed by task.")
     if run.state == "incomplete":
         said.append("This run has not finished: nothing is decided, and its numbers will change.")
     return tuple(said)

@@ -1,0 +1,28 @@
+"""Golden reports of each verdict; set EQUIPOISE_UPDATE_GOLDEN=1 to write them anew, then read the diff."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from equipoise.reports import json, markdown, terminal
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RENDERINGS = {
+    "80.txt": lambda report: terminal.render(report, width=80, colour=False, ascii_only=False),
+    "200.txt": lambda report: terminal.render(report, width=200, colour=False, ascii_only=False),
+    "ascii.txt": lambda report: terminal.render(report, width=80, colour=False, ascii_only=True),
+    "md": markdown.render,
+    "json": json.render,
+}
+
+
+@pytest.mark.parametrize("name", ["signed_off", "degraded", "inconclusive", "invalid", "incomplete"])
+@pytest.mark.parametrize("suffix", RENDERINGS)
+def test_rendering_equals_its_golden_file(samples, name, suffix):
+    path = GOLDEN / f"{name}.{suffix}"
+    text = RENDERINGS[suffix](samples.REPORTS[name]())
+    if os.environ.get("EQUIPOISE_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
