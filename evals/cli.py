@@ -113,16 +113,14 @@ def run(
     servers: str,
 ) -> None:
     """Run PLAN (a path, or a shipped plan's name), decide, and exit by the verdict."""
-    from equipoise.evals.experiment.run import RunOptions, run_plan
+    from equipoise.evals.experiment.run import RunOptions, run_sync
     from equipoise.reports import terminal
 
     options = RunOptions(
         out=out, resume=resume, device=device, servers=servers, command=" ".join(["equipoise", *sys.argv[1:]])
     )
     try:
-        result = asyncio.run(
-            run_plan(_plan(plan, baseline, candidate, control, seed), options, _console(err=True))
-        )
+        result = run_sync(_plan(plan, baseline, candidate, control, seed), options, _console(err=True))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("interrupted: what was answered is saved; add --resume to continue. No verdict.", err=True)
         sys.exit(INTERRUPTED)

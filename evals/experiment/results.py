@@ -65,7 +65,7 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         model_report(plan, questions, e, v, d) for e, v, d in zip(evidence, verdict.models, data, strict=True)
     )
     device = next((str(f["device"]) for f in facts.values() if f.get("device")), "")
-    run = run_section(plan, run_id, journal, verdict, evidence, models, device=device)
+    run = run_section(plan, run_id, journal, verdict=verdict, evidence=evidence, models=models, device=device)
     return Report(run=run, models=models, provenance=origin)
 
 

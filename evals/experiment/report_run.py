@@ -1,0 +1,200 @@
+"""The report's head and provenance: what was decided for the whole run, and how to repeat it."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equipoise.evals.evidence import SuiteEvidence
+from equipoise.evals.experiment.scored import ModelSamples
+from equipoise.evals.journal import Journal
+from equipoise.evals.plan import Plan
+from equipoise.evals.types import ArmRole
+from equipoise.evals.verdict import Outcome, RunVerdict
+from equipoise.reports.model import Arm, ModelReport, ParityDifference, Provenance, Run
+
+__all__ = ["provenance", "run_section", "unfinished_section"]
+
+_HEADLINES = {
+    Outcome.SIGNED_OFF: "the candidate is not worse than the baseline by more than the margins",
+    Outcome.DEGRADED: "the candidate is worse than the baseline by more than a margin",
+    Outcome.INCONCLUSIVE: "this run cannot tell whether the candidate is within the margins",
+    Outcome.INVALID: "this run cannot be read: a condition that it rests on is broken",
+}
+
+
+def run_section(
+    plan: Plan,
+    run_id: str,
+    journal: Journal,
+    *,
+    verdict: RunVerdict,
+    evidence: Sequence[SuiteEvidence],
+    models: Sequence[ModelReport],
+    device: str,
+) -> Run:
+    """The decision in a sentence, with what it rests on and what it does not claim."""
+    detectable = [
+        e.pooled[ArmRole.CANDIDATE].detectable.loss for e in evidence if ArmRole.CANDIDATE in e.pooled
+    ]
+    headline = _HEADLINES[verdict.outcome]
+    if verdict.indistinguishable:
+        headline = "the candidate is statistically indistinguishable from the baseline within the margins"
+    return Run(
+        plan_name=plan.name,
+        plan_hash=plan.content_hash,
+        run_id=run_id,
+        created=_iso(journal.metadata.created_unix_s),
+        state="final",
+        verdict=verdict.outcome.value,
+        exit_code=verdict.exit_code,
+        headline=headline,
+        pairs=sum(c.n for e in evidence for t in e.tasks if (c := t.primary) is not None),
+        alpha=plan.decision.alpha,
+        suite_margin=plan.decision.suite_margin,
+        smallest_detectable_loss=max(detectable) if detectable else None,
+        indistinguishable=verdict.indistinguishable,
+        reasons=tuple(f"{m.model}: {r}" for m in verdict.models for r in m.reasons),
+        would_decide=_would_decide(models),
+        limits=_limits(plan, evidence, device),
+    )
+
+
+def unfinished_section(plan: Plan, run_id: str, journal: Journal, missing: Mapping[str, int]) -> Run:
+    """The head of a run that was cut short: no verdict, and how to go on."""
+    rest = ", ".join(f"{count:,} of {model}" for model, count in missing.items())
+    return Run(
+        plan_name=plan.name,
+        plan_hash=plan.content_hash,
+        run_id=run_id,
+        created=_iso(journal.metadata.created_unix_s),
+        state="incomplete",
+        verdict=None,
+        exit_code=4,
+        headline=f"the run is not finished: answers still to come: {rest}",
+        pairs=0,
+        alpha=plan.decision.alpha,
+        suite_margin=plan.decision.suite_margin,
+        reasons=(f"missing answers: {rest}",),
+        would_decide=(f"equipoise run PLAN --out {run_id} --resume asks what is missing and decides",),
+    )
+
+
+def _would_decide(models: Sequence[ModelReport]) -> tuple[str, ...]:
+    found = []
+    for model in models:
+        rows = [(row.task, row) for row in model.tasks if row.critical]
+        if model.pooled is not None:
+            rows.append(("the pooled mean", model.pooled))  # type: ignore[arg-type]  # same fields
+        found += [f"{model.name}, {name}: {row.would_decide}" for name, row in rows if row.would_decide]
+    return tuple(found)
+
+
+def _limits(plan: Plan, evidence: Sequence[SuiteEvidence], device: str) -> tuple[str, ...]:
+    """What the verdict does not claim, in plain words."""
+    margins = sorted({t.margin for t in plan.tasks if t.margin is not None})
+    critical = [t.name for t in plan.tasks if t.critical]
+    limits = [
+        f"it speaks of these tasks, items and margins only: {', '.join(critical) or 'no task'} critical, "
+        f"task margins {', '.join(f'{m:g}' for m in margins)}, suite margin {plan.decision.suite_margin:g}",
+    ]
+    if device == "cpu":
+        limits.append(
+            "on a CPU the error of storing the KV cache is measured (prefill reads the stored cache too), "
+            "not the arithmetic of a GPU's attention kernel"
+        )
+    if any(m.path.startswith("embedded:") for m in plan.models):
+        limits.append(
+            "the embedded models have the cache geometry of Kimi and GLM but are tiny: a verdict here proves "
+            "the method and the serving path, not the quality of a large model"
+        )
+    longest = plan.runner.context_tokens
+    limits.append(
+        f"contexts longer than {longest:,} tokens were not asked; cache errors can grow with length"
+    )
+    if not any(ArmRole.GROSS_CONTROL in e.roles_run for e in evidence):
+        limits.append("no fault was planted: that this run would have noticed one is not shown")
+    if not any(ArmRole.BASELINE_REPEAT in e.roles_run for e in evidence):
+        limits.append("the baseline was asked once: its own noise is not known")
+    return tuple(limits)
+
+
+def provenance(
+    journal: Journal, plan: Plan, facts: Mapping[str, Mapping[str, Any]], data: Sequence[ModelSamples]
+) -> Provenance:
+    """How to get the same numbers again."""
+    origin = journal.metadata.provenance
+    finished = [value["unix_s"] for _, _, value in journal.records("finished")]
+    started = journal.metadata.created_unix_s
+    samples = [s for d in data for group in d.samples.values() for s in group]
+    requests = sum(s.attempts for s in samples)
+    answered = sum(len(s.outputs) for s in samples)
+    source = origin.get("source", {})
+    return Provenance(
+        plan_path=plan.name,
+        models={m.name: m.path for m in plan.models},
+        arms=tuple(
+            _arm(model, arm.name, recorded["arms"].get(arm.name, {}), arm.role.value)
+            for model, recorded in facts.items()
+            for arm in plan.arms
+        ),
+        parity_differences=_differences(facts),
+        versions={str(k): str(v) for k, v in origin.get("packages", {}).items()}
+        | {"python": str(origin.get("python", "")), **_server_versions(facts)},
+        hardware={str(k): str(v) for k, v in origin.get("hardware", {}).items()},
+        seeds=plan.seeds.model_dump(),
+        git_commit=str(source.get("commit", "")),
+        git_dirty=source.get("dirty"),
+        started=_iso(started),
+        finished=_iso(finished[-1]) if finished else "",
+        duration_s=finished[-1] - started if finished else None,
+        requests=requests,
+        retries=max(requests - answered, 0),
+        command=str(origin.get("command", "")),
+    )
+
+
+def _arm(model: str, name: str, recorded: Mapping[str, Any], role: str) -> Arm:
+    server = recorded.get("server", {})
+    tokens = server.get("max_total_num_tokens") or server.get("max_total_tokens")
+    return Arm(
+        model=model,
+        name=name,
+        role=role,
+        variant=recorded.get("variant", "") or recorded.get("replay", ""),
+        url=recorded.get("url", ""),
+        server_command=tuple(recorded.get("command", ())),
+        kv_cache_dtype=str(server.get("kv_cache_dtype", "")),
+        attention_backend=str(server.get("attention_backend", "")),
+        max_total_tokens=tokens if isinstance(tokens, int) else None,
+        control=recorded.get("control", ""),
+    )
+
+
+def _differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[ParityDifference, ...]:
+    return tuple(
+        ParityDifference(
+            model=model,
+            fact=f"{d['name']} of {d['arm']}",
+            baseline=d["baseline"],
+            candidate=d["value"],
+            allowed_by="what is tested"
+            if d["name"] == "kv_cache_dtype"
+            else "the plan's allowed_differences",
+        )
+        for model, recorded in facts.items()
+        for d in recorded["differences"]
+    )
+
+
+def _server_versions(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    found = {
+        str(arm["server"]["version"])
+        for recorded in facts.values()
+        for arm in recorded["arms"].values()
+        if "version" in arm.get("server", {})
+    }
+    return {"sglang server": ", ".join(sorted(found))} if found else {}
+
+
+def _iso(unix_s: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).isoformat(timespec="seconds")

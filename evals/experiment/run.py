@@ -1,0 +1,207 @@
+"""``equipoise run``: serve a plan's arms, ask everything, decide, and leave a run directory behind.
+
+A run directory holds the journal (with plan, provenance and server facts), the servers' logs, and
+the report in three forms. Everything in the report can be computed again from the journal.
+"""
+
+import asyncio
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from equipoise.evals.backends.sglang_server import servers_that_fit
+from equipoise.evals.errors import UsageError
+from equipoise.evals.experiment.arms_up import Session, arms_up
+from equipoise.evals.experiment.checkpoints import has_chat_template, resolve_device, resolve_model
+from equipoise.evals.experiment.questions import Question, questions_of
+from equipoise.evals.experiment.results import JOURNAL_NAME, report_of
+from equipoise.evals.experiment.serving import ServerSpec, servers_of
+from equipoise.evals.journal import Journal
+from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
+from equipoise.evals.progress import show_progress
+from equipoise.evals.provenance import collect_provenance
+from equipoise.evals.run_types import RunOptions as SendOptions
+from equipoise.evals.run_types import WorkItem
+from equipoise.evals.runner import run
+from equipoise.evals.types import SampleKey
+from equipoise.quant.variants import Device
+from equipoise.reports import json as json_report
+from equipoise.reports import markdown
+from equipoise.reports.model import Report
+
+__all__ = ["RunOptions", "RunResult", "run_plan"]
+
+LATEST = "latest"  # a link in runs/ to the newest run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says beside the plan."""
+
+    out: Path | None = None
+    resume: bool = False
+    device: str = "auto"
+    servers: str = "auto"  # together, one-by-one
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    directory: Path
+    report: Report
+
+
+async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResult:
+    """Run a plan from nothing, or go on with an interrupted run.
+
+    Raises
+    ------
+    UsageError
+        Something in the plan or the options cannot be; nothing was started or written.
+    ServerError, ParityError, JournalError, InterruptedRunError
+        The run stopped; what was answered is in the journal.
+    """
+    questions = questions_of(plan)
+    device = resolve_device(options.device)
+    paths = {m.name: _model_path(plan, m) for m in plan.models}
+    specs = {m.name: servers_of(plan, m.name, paths[m.name], device) for m in plan.models}
+    _check_chat(questions, paths)
+    directory = _directory(plan, options)
+    journal_path = directory / JOURNAL_NAME
+    if options.resume:
+        journal = Journal.resume(journal_path, plan_hash=plan.content_hash)
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        journal = Journal.create(
+            journal_path,
+            plan_hash=plan.content_hash,
+            plan_text=json.dumps(plan.model_dump(mode="json")),
+            provenance=collect_provenance(plan_hash=plan.content_hash) | {"command": options.command},
+        )
+    with journal:
+        _link_latest(directory)
+        console.print(f"plan {plan.name} {plan.content_hash[:12]} registered in {directory}", highlight=False)
+        session = Session(plan=plan, questions=questions, journal=journal, console=console, device=device)
+        for model in plan.models:
+            await _run_model(session, model, specs[model.name], servers=options.servers)
+        journal.record("finished", {"unix_s": time.time()})
+        journal.flush()
+        report = report_of(journal, plan, questions, run_id=directory.resolve().name)
+    _write(directory / "report.json", json_report.render(report))
+    _write(directory / "report.md", markdown.render(report))
+    return RunResult(directory=directory, report=report)
+
+
+def _model_path(plan: Plan, model: ModelSpec) -> str:
+    """Only arms that we serve need a checkpoint here."""
+    return resolve_model(model.path) if any(a.variant for a in plan.arms) else model.path
+
+
+def _check_chat(questions: Sequence[Question], paths: dict[str, str]) -> None:
+    chatty = [q.spec.name for q in questions if q.task.needs_chat_template]
+    for name, path in paths.items():
+        if chatty and has_chat_template(path) is False:
+            raise UsageError(
+                f"model {name!r} ({path}) has no chat template, which task {chatty[0]!r} needs; "
+                "add chat_template.jinja to the checkpoint, or leave out the tasks that need chat"
+            )
+
+
+def _directory(plan: Plan, options: RunOptions) -> Path:
+    if options.out is not None:
+        return options.out
+    if options.resume:
+        latest = Path("runs") / LATEST
+        if not latest.is_dir():
+            raise UsageError("there is no latest run to resume (runs/latest); name one with --out")
+        return latest.resolve()
+    return Path("runs") / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+
+
+def _link_latest(directory: Path) -> None:
+    if directory.resolve().parent.name != "runs":
+        return
+    link = directory.parent / LATEST
+    fresh = link.with_name(f".{LATEST}-{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(directory.resolve().name)
+    fresh.replace(link)
+
+
+async def _run_model(
+    session: Session, model: ModelSpec, specs: Sequence[ServerSpec], *, servers: str
+) -> None:
+    plan, journal, console = session.plan, session.journal, session.console
+    work = [
+        WorkItem(task=q.task, item=item, repeat=k)
+        for q in session.questions
+        for item in q.items
+        for k in range(q.spec.repeats)
+    ]
+    settled = journal.final_keys()
+    if all(_key(model, arm, w) in settled for arm in plan.arms for w in work):
+        console.print(f"{model.name}: every answer is in the journal already", highlight=False)
+        return
+    for group in _groups(plan, specs, servers, session.device):
+        started = time.monotonic()
+        async with arms_up(session, model, group, specs) as arms:
+            took_s = time.monotonic() - started
+            console.print(f"{model.name}: {len(group)} arms up after {took_s:.0f} s", highlight=False)
+            with show_progress() as progress:
+                summary = await run(
+                    arms,
+                    work,
+                    journal,
+                    options=SendOptions(
+                        seed=plan.seeds.schedule,
+                        concurrency=plan.runner.concurrency,
+                        block_items=plan.runner.block_items,
+                        timeout_s=plan.runner.timeout_s,
+                        max_attempts=plan.runner.max_attempts,
+                    ),
+                    progress=progress,
+                )
+            journal.record("asked", {"model": model.name, **dataclasses.asdict(summary)})
+
+
+def _key(model: ModelSpec, arm: ArmSpec, work: WorkItem) -> SampleKey:
+    return SampleKey(
+        model=model.name, arm=arm.name, task=work.task.name, item_id=work.item.id, repeat=work.repeat
+    )
+
+
+def _groups(
+    plan: Plan, specs: Sequence[ServerSpec], servers: str, device: Device
+) -> list[tuple[ArmSpec, ...]]:
+    """Arms that are asked at the same time: all of them, or those of one server after the other."""
+    together = servers != "one-by-one"
+    if servers == "auto" and device == "cpu" and specs:
+        together = servers_that_fit(len(specs)) == len(specs)
+    if servers == "auto" and device == "cuda" and len(specs) > 1:
+        together = False  # a large model fills its GPUs
+    if together:
+        return [plan.arms]
+    alone = [a for a in plan.arms if a.variant is None]
+    return [*([tuple(alone)] if alone else []), *(spec.arms for spec in specs)]
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def run_sync(plan: Plan, options: RunOptions, console: Console) -> RunResult:
+    """`run_plan` on an event loop of its own (uvloop where there is one)."""
+    try:
+        import uvloop
+
+        return uvloop.run(run_plan(plan, options, console))
+    except ImportError:  # Windows
+        return asyncio.run(run_plan(plan, options, console))

@@ -1,0 +1,175 @@
+"""Servers of a plan's arms: which are needed, how they are launched, which arm asks which."""
+
+import asyncio
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from equipoise.evals.backends.openai_http import OpenAIHttp
+from equipoise.evals.backends.replay import Replay
+from equipoise.evals.backends.sglang_http import SglangHttp
+from equipoise.evals.backends.sglang_server import SglangServer, choose_port
+from equipoise.evals.errors import ServerError, UsageError
+from equipoise.evals.experiment.checkpoints import resolve_device, resolve_model
+from equipoise.evals.plan import ArmSpec, Plan
+from equipoise.evals.types import Backend
+from equipoise.quant.variants import (
+    Device,
+    KVVariant,
+    LaunchCommand,
+    ServeOptions,
+    build_launch_command,
+    find_variant,
+    resolve_server_python,
+)
+
+__all__ = [
+    "ServerSpec",
+    "as_shell",
+    "backend_of",
+    "launch_for",
+    "serve_until_interrupted",
+    "servers_of",
+    "variant_named",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """One server that we start, and the arms that ask it."""
+
+    model: str
+    variant: KVVariant
+    launch: LaunchCommand
+    arms: tuple[ArmSpec, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}@{self.variant.name}"
+
+
+def variant_named(name: str) -> KVVariant:
+    """The KV-cache variant of this name.
+
+    Raises
+    ------
+    UsageError
+        There is none; the known ones are listed.
+    """
+    try:
+        return find_variant(name)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+
+
+def servers_of(plan: Plan, model: str, model_path: str, device: Device) -> list[ServerSpec]:
+    """The servers that one model's arms need: one for each variant, whatever the number of arms.
+
+    Raises
+    ------
+    UsageError
+        An unknown variant, a control on a GPU, or no Python with sglang.
+    """
+    by_variant: dict[str, list[ArmSpec]] = {}
+    for arm in plan.arms:
+        if arm.variant is not None:
+            by_variant.setdefault(arm.variant, []).append(arm)
+    taken: list[int] = []
+    specs = []
+    for name, arms in by_variant.items():
+        taken.append(choose_port(avoid=taken))
+        # All servers of a plan get one size, or the arms would differ in it.
+        most = max(len(a) for a in by_variant.values())
+        options = ServeOptions(
+            served_model_name=model,
+            max_total_tokens=plan.runner.concurrency * most * plan.runner.context_tokens
+            if device == "cpu"
+            else None,
+            max_running_requests=plan.runner.concurrency * most if device == "cpu" else None,
+        )
+        variant = variant_named(name)
+        launch = _launch(model_path, variant, port=taken[-1], device=device, options=options)
+        specs.append(ServerSpec(model=model, variant=variant, launch=launch, arms=tuple(arms)))
+    return specs
+
+
+def backend_of(plan: Plan, arm: ArmSpec, *, url: str | None, run_id: str) -> Backend:
+    """The client of one arm; ``url`` is that of the server we started for it, if we did."""
+    if arm.replay is not None:
+        return Replay(_journal_in(Path(arm.replay)))
+    target = url or arm.url
+    assert target is not None, "an arm has a server, a URL or a replay"
+    if arm.api == "openai":
+        assert arm.served_model is not None, "checked by the plan"
+        return OpenAIHttp(
+            target, model=arm.served_model, api_key_env=arm.api_key_env, timeout_s=plan.runner.timeout_s
+        )
+    return SglangHttp(
+        target,
+        cache_salt=f"{run_id}/{arm.name}",
+        timeout_s=plan.runner.timeout_s,
+        api_key_env=arm.api_key_env,
+    )
+
+
+def _journal_in(path: Path) -> Path:
+    return path / "journal.sqlite" if path.is_dir() else path
+
+
+def launch_for(what: str, *, port: int, device: str) -> LaunchCommand:
+    """The command behind ``equipoise serve MODEL@VARIANT``.
+
+    Raises
+    ------
+    UsageError
+        Not of that form, unknown model or variant.
+    """
+    model, at, variant = what.rpartition("@")
+    if not at or not model:
+        raise UsageError(f"{what!r} is not MODEL@VARIANT; e.g. embedded:kimi_tiny@fp8_e4m3")
+    path = resolve_model(model)
+    options = ServeOptions(served_model_name=model)
+    return _launch(path, variant_named(variant), port=port, device=resolve_device(device), options=options)
+
+
+def as_shell(launch: LaunchCommand) -> str:
+    """The command as one would type it, its environment in front."""
+    env = [f"{k}={shlex.quote(v)}" for k, v in launch.env.items()]
+    return " \\\n  ".join([" ".join(env), *map(shlex.quote, launch.argv)])
+
+
+async def serve_until_interrupted(launch: LaunchCommand, console: Console) -> None:
+    """Start a server and keep it until the task is cancelled (Ctrl-C) or the server dies."""
+    log = Path(f"sglang-{launch.port}.log")
+    server = SglangServer(label=launch.url, command=launch, log_path=log)
+    with console.status(f"starting {launch.url} (log: {log})"):
+        await server.start()
+    try:
+        console.print(f"ready: {launch.url}  (Ctrl-C ends it; log: {log})")
+        while server.alive():  # noqa: ASYNC110  a process gives no event
+            await asyncio.sleep(0.5)
+        tail = "\n".join(server.log_tail())
+        raise ServerError(f"the server at {launch.url} died; the end of its log ({log}):\n{tail}")
+    finally:
+        await server.stop()
+
+
+def _launch(
+    model_path: str, variant: KVVariant, *, port: int, device: Device, options: ServeOptions
+) -> LaunchCommand:
+    try:
+        python = resolve_server_python(os.environ)
+        return build_launch_command(
+            model_path, variant, port=port, device=device, python=python, options=options
+        )
+    except (ValueError, FileNotFoundError) as e:
+        raise UsageError(str(e)) from e
+
+
+def labels(specs: Sequence[ServerSpec]) -> Mapping[str, str]:
+    """Arm name -> what its server stores, for reports."""
+    return {arm.name: spec.variant.arm for spec in specs for arm in spec.arms}
