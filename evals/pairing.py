@@ -94,7 +94,8 @@ def pair(
     for item in items:
         scores = (base[item.id], cand[item.id])
         reasons = tuple(
-            _missing_reason(s, arm) for s, arm in zip(scores, (baseline_arm, candidate_arm), strict=True)
+            _missing_reason(s, arm, repeats)
+            for s, arm in zip(scores, (baseline_arm, candidate_arm), strict=True)
         )
         for side, reason in enumerate(reasons):
             missing[side] += reason is not None
@@ -153,8 +154,8 @@ def pair_logprobs(
     pairs: list[tuple[TaskItem, Score, Score]] = []
     for item in items:
         reasons = (
-            _missing_reason(base[item.id], baseline_arm, logprobs=True),
-            _missing_reason(cand[item.id], candidate_arm, logprobs=True),
+            _missing_reason(base[item.id], baseline_arm, 1, logprobs=True),
+            _missing_reason(cand[item.id], candidate_arm, 1, logprobs=True),
         )
         for side, reason in enumerate(reasons):
             missing[side] += reason is not None
@@ -232,10 +233,12 @@ def _by_item(
     return {i: [found[i, k] for k in range(repeats) if (i, k) in found] for i in planned}
 
 
-def _missing_reason(scores: list[Score], arm: str, *, logprobs: bool = False) -> str | None:
+def _missing_reason(scores: list[Score], arm: str, repeats: int, *, logprobs: bool = False) -> str | None:
     """Why an item has no usable score in an arm; None if it has."""
     if not scores:
         return f"no sample in {arm}"
+    if len(scores) < repeats:
+        return f"{len(scores)} of {repeats} repeats in {arm}"
     for score in scores:
         if logprobs and not score.token_logprobs:
             return f"{_status_word(score)} in {arm}"
