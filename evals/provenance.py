@@ -30,7 +30,7 @@ PACKAGES = (
 )  # fmt: skip
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 # Facts whose names look secret and are not: counts, sizes and paths of tokenizers.
-_PLAIN_NAME = re.compile(r"tokenizer|tokens|token_(map|ids?)|num_token|author|keyfile$", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"tokenizer|tokens|token_(map|ids?)|num_token|^authors?$|keyfile$", re.IGNORECASE)
 _SECRET_FLAG = re.compile(r"(--[\w-]*(?:key|secret|password|auth)[\w-]*[= ]+)\S+", re.IGNORECASE)
 _COMMAND_TIMEOUT_S = 10
 

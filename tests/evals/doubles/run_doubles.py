@@ -108,11 +108,12 @@ class ScriptedBackend:
 
     async def complete(self, key: SampleKey, request: Request) -> Output:
         self.asked.append(key)
+        number = len(self.asked)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             await asyncio.sleep(self.delay_s)
-            return self._answer(key, request, len(self.asked))
+            return self._answer(key, request, number)
         finally:
             self.in_flight -= 1
 
