@@ -81,7 +81,7 @@ def _model(model: ModelReport) -> list[str]:
     parts += ["\n".join(noted[:MAX_ROWS])] if noted else []
     marks = {True: "✔", False: "✘", None: "·"}
     checked = [f"- {marks[check.ok]} {check.name}: {md_text(check.text)}" for check in checks(model)]
-    parts += ["**Could this run have said no?**", "\n".join(checked[:MAX_ROWS])]
+    parts += ["**Could this run have said no?**", "\n".join(checked[:MAX_ROWS])] if checked else []
     details = (
         tables.tests(model),
         tables.truncation(model),
@@ -180,4 +180,11 @@ def _provenance(report: Report) -> list[str]:
     parts = ["## Provenance", "\n".join(lines)]
     for table in (sources.arms(report.provenance), sources.parity(report.provenance)):
         parts += _table(table)
+    commands = [
+        f"{md_code(name, 100)}\n\n{md_block(cut(command, 4_000))}"
+        for name, command in sources.servers(report.provenance)[:MAX_ROWS]
+    ]
+    if commands:
+        block = ["<details>\n<summary>Server commands</summary>", *commands, "</details>"]
+        parts.append("\n\n".join(block))  # one part, so that it is kept or left out whole
     return parts

@@ -190,7 +190,19 @@ class Report(Node):
     schema_version: int = SCHEMA_VERSION
 
     def check(self) -> None:
-        """An "indistinguishable" that its own rows do not carry is refused, whoever claims it."""
+        """What its own rows do not carry is refused, whoever claims it.
+
+        A run that is not final shows no results either: looking at them before the planned end
+        would be a look that the stated error does not cover.
+        """
+        if self.run.state != "final":
+            early = [
+                m.name for m in self.models if m.verdict is not None or m.rows or m.controls or m.logprobs
+            ]
+            if early:
+                raise ValueError(
+                    f"a run that is {self.run.state!r} shows no results, but {', '.join(early)} has some"
+                )
         if not self.run.indistinguishable:
             return
         against = [] if self.run.verdict == "SIGNED OFF" else [f"the verdict is {self.run.verdict}"]

@@ -1,10 +1,12 @@
 """Provenance as tables and as names with values, the same for every renderer."""
 
+import shlex
+
 from equipoise.reports.format import count, duration
 from equipoise.reports.model import Provenance, Report
 from equipoise.reports.tables import Table, columns
 
-__all__ = ["arms", "facts", "parity"]
+__all__ = ["arms", "facts", "parity", "servers"]
 
 
 def arms(provenance: Provenance) -> Table:
@@ -46,6 +48,13 @@ def parity(provenance: Provenance) -> Table:
     )
 
 
+def servers(provenance: Provenance) -> tuple[tuple[str, str], ...]:
+    """The commands of the servers that were started for the run, each name with a line to copy."""
+    return tuple(
+        (f"{a.model} {a.name}", shlex.join(a.server_command)) for a in provenance.arms if a.server_command
+    )
+
+
 def facts(report: Report) -> tuple[tuple[str, str], ...]:
     """Provenance as names and values; those not given are left out."""
     run, source = report.run, report.provenance
@@ -65,6 +74,6 @@ def facts(report: Report) -> tuple[tuple[str, str], ...]:
         ("seeds", ", ".join(f"{name} {value}" for name, value in source.seeds.items())),
         ("versions", ", ".join(f"{name} {value}" for name, value in source.versions.items())),
         ("hardware", ", ".join(f"{name} {value}" for name, value in source.hardware.items())),
-        *((f"{a.model} {a.name} server", a.url or " ".join(a.server_command)) for a in source.arms),
+        *((f"{arm.model} {arm.name}", arm.url) for arm in source.arms if not arm.server_command),
     ]
     return tuple((name, value) for name, value in pairs if value)

@@ -120,8 +120,9 @@ def _model(model: ModelReport, layout: Layout, flips: int) -> list[RenderableTyp
     parts += [Text(), *_results(model, layout)]
     noted = [layout.hanging("", note.text, label=note.name) for note in notes(model)]
     parts += [Text(), *noted[:MAX_ROWS]] if noted else []
-    parts += [Text(), Text("Could this run have said no?", style="bold")]
-    for check in checks(model):
+    found = checks(model)
+    parts += [Text(), Text("Could this run have said no?", style="bold")] if found else []
+    for check in found:
         mark, style = layout.mark(check.ok)
         parts.append(layout.hanging(mark, check.text, label=check.name, mark_style=style))
     for table in (
@@ -152,7 +153,8 @@ def _results(model: ModelReport, layout: Layout) -> list[RenderableType]:
         return layout.table(table, extra=(axis(half, plot_width), plots), max_rows=MAX_ROWS, title=False)
     label_width = max(min(max(len(row[0]) for row in table.rows), 20), 8)
     plot_width = min(layout.width - label_width - 3, 61)
-    plot = Text(f"{'':{label_width}}  {axis(half, plot_width)}\n", style="dim")
+    plot = Text()
+    plot.append(f"{'':{label_width}}  {axis(half, plot_width)}\n", style="dim")
     for row, cells in list(zip(rows, table.rows, strict=True))[:MAX_ROWS]:
         plot.append(layout.fit(cells[0], label_width) + "  ")
         plot.append(bar(row, half, plot_width, glyphs) + "\n", style=layout.style(row.verdict))
@@ -211,6 +213,9 @@ def _provenance(report: Report, layout: Layout) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(), rule]
     for name, value in sources.facts(report)[:MAX_ROWS]:
         parts.append(layout.hanging("", value, label=name))
+    if sources.servers(report.provenance):
+        said = "their commands are in the markdown and JSON reports"
+        parts.append(layout.hanging("", said, label="servers"))
     for table in (sources.arms(report.provenance), sources.parity(report.provenance)):
         parts += layout.table(table, max_rows=MAX_ROWS)
     return parts

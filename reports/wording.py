@@ -48,10 +48,9 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
         margin = "" if run.suite_margin is None else f" within {size(run.suite_margin)} points"
         said.append(f"Indistinguishable{margin}: every critical task and the pooled mean are equivalent.")
     tasks = len({row.task for model in report.models for row in model.tasks})
-    said.append(
-        f"Rests on {_plural(run.pairs, 'paired item')} in {_plural(tasks, 'task')}"
-        f" on {_plural(len(report.models), 'model')}; {_seen(report)}"
-    )
+    within = f" in {_plural(tasks, 'task')}" if tasks else ""
+    within += f" on {_plural(len(report.models), 'model')}" if report.models else ""
+    said.append(f"Rests on {_plural(run.pairs, 'paired item')}{within}; {_seen(report)}")
     said += [f"Would decide: {_sentence(text)}" for text in run.would_decide[:MAX_WOULD_DECIDE]]
     if (more := len(run.would_decide) - MAX_WOULD_DECIDE) > 0:
         said.append(f"And {count(more)} more, listed by task.")
@@ -79,7 +78,9 @@ def _sentence(text: str) -> str:
 
 
 def checks(model: ModelReport) -> tuple[Check, ...]:
-    """Noise floor, controls, missing answers: whether the run could have said no."""
+    """Noise floor, controls, missing answers: whether the run could have said no; none before a verdict."""
+    if model.verdict is None:
+        return ()
     found: list[Check] = []
     if model.noise_floor is None:
         found.append(Check(ok=None, name="noise floor", text="not measured"))

@@ -66,6 +66,13 @@ def test_unknown_verdicts_are_refused(samples):
         samples.task("sort", 1, 1, "OK")
 
 
+def test_a_run_that_is_not_final_shows_no_results(samples):
+    rows = samples.signed_off().models[0]
+    for model in (rows, dataclasses.replace(rows, verdict=None)):
+        with pytest.raises(ValueError, match="'incomplete' shows no results, but kimi-tiny has some"):
+            dataclasses.replace(samples.incomplete(), models=(model,))
+
+
 def _without_noise_floor(model):
     return dataclasses.replace(model, noise_floor=None)
 

@@ -125,6 +125,10 @@ def test_an_accuracy_reads_100_only_if_it_is():
     assert percent(0.00001) == "0.001"
 
 
+def test_server_commands_can_be_copied(samples):
+    assert "\npython -m sglang.launch_server --model-path kimi-tiny" in markdown.render(samples.degraded())
+
+
 def test_flips_show_both_answers_lost_first(samples):
     for text in _renderings(samples.signed_off()).values():
         lost, gained = text.index("kv_recall-00017"), text.index("kv_recall-00101")
