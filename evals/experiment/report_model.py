@@ -53,7 +53,7 @@ def model_report(
     return ModelReport(
         name=evidence.model,
         verdict=verdict.outcome.value,
-        sentence="; ".join(verdict.reasons),
+        sentence=_sentence(verdict),
         tasks=rows,
         pooled=_pooled_row(evidence, verdict.pooled),
         worst_case_verdict=verdict.pooled.worst_case_label.value,
@@ -76,6 +76,18 @@ def model_report(
         errors=errors[:MAX_ERRORS],
         flips=flips_of(plan, questions, data),
     )
+
+
+def _sentence(verdict: SuiteVerdict) -> str:
+    """The labels that the model's verdict rests on; the reasons stand with each task."""
+    gating = [v for v in verdict.tasks if v.critical]
+    parts = [f"{v.task} {v.label.value}" for v in (*gating, verdict.pooled)]
+    parts += [
+        f"{v.task} (supporting) DEGRADED"
+        for v in verdict.tasks
+        if not v.critical and v.label.value == "DEGRADED"
+    ]
+    return ", ".join(parts)
 
 
 def _interval(low: float, high: float, alpha: float, method: str) -> Interval:
