@@ -64,7 +64,8 @@ def _output_from(row: Mapping[str, Any]) -> Output:
     if unknown:
         raise ValueError(f"unknown key {min(unknown)!r} in an output")
     # JSON has no tuples: every list in an output is a tuple field.
-    return Output(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    return Output(**values)
 
 
 def sample_from_json(text: str) -> Sample:
