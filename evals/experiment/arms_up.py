@@ -1,7 +1,8 @@
 """The arms of one model, up: servers started, clients made, parity checked, facts recorded."""
 
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,11 @@ from equipoise.evals.errors import ParityError, ServerError
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.serving import ServerSpec, backend_of
 from equipoise.evals.journal import Journal
-from equipoise.evals.parity import check_parity
+from equipoise.evals.parity import ArmFacts, check_parity, compare_arms
 from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
 from equipoise.evals.provenance import without_secrets
 from equipoise.evals.run_types import Arm
-from equipoise.evals.types import ArmRole, Backend
+from equipoise.evals.types import ArmRole, Backend, SampleKey
 from equipoise.quant.variants import Device
 
 __all__ = ["Session", "arms_up"]
@@ -99,51 +100,93 @@ async def _check_and_record(
 ) -> None:
     """Compare the arms and record what their servers are; a difference that matters stops the run."""
     served = {n: b for n, b in backends.items() if not isinstance(b, Replay)}
-    needs_chat = any(q.task.needs_chat_template for q in session.questions)
-    baseline = next((a.name for a in group if a.role is ArmRole.BASELINE), group[0].name)
+    for name, backend in backends.items():
+        if isinstance(backend, Replay):
+            backend.verify(_asked(session, model, name))
+    allowed = {a.name: session.plan.allowed_differences for a in group}
+    earlier = [v for _, _, v in session.journal.records("servers") if v["model"] == model.name]
     facts: dict[str, Any] = {"model": model.name, "device": session.device, "arms": {}, "differences": []}
-    if baseline in served:
+    described: dict[str, ArmFacts] = {}
+    if served:
+        baseline = next(
+            (a.name for a in group if a.role is ArmRole.BASELINE and a.name in served), next(iter(served))
+        )
         report = await check_parity(
             served,
             baseline=baseline,
-            allowed={a.name: session.plan.allowed_differences for a in group},
-            needs_chat=needs_chat,
+            allowed=allowed,
+            needs_chat=any(q.task.needs_chat_template for q in session.questions),
         )
-        described = {f.arm: f for f in report.arms}
+        described = {f.arm: _plain(f) for f in report.arms}
         facts["differences"] = [dataclasses.asdict(d) for d in report.differences]
-    else:
-        described = {}
-    earlier = [v for _, _, v in session.journal.records("servers") if v["model"] == model.name]
     for arm in group:
-        spec = served_by.get(arm.name)
-        known = described.get(arm.name)
-        facts["arms"][arm.name] = {
-            "role": arm.role.value,
-            "variant": spec.variant.arm if spec else "",
-            "control": (spec.variant.control or "") if spec else "",
-            "url": "" if spec else (arm.url or ""),
-            "replay": arm.replay or "",
-            "command": list(spec.launch.argv) if spec else [],
-            "server": without_secrets(dict(known.facts)) if known else {},
-            "rendered_chat_sha256": known.rendered_chat_sha256 if known else None,
-            "tokens": {k: v if isinstance(v, int) else list(v) for k, v in known.tokens.items()}
-            if known
-            else {},
-        }
+        facts["arms"][arm.name] = _arm_record(arm, served_by.get(arm.name), described.get(arm.name))
     if earlier:
-        _same_tokens(model, earlier[-1], facts)
+        facts["differences"] += _against_earlier(model, earlier[-1], described, allowed)
         facts["arms"] = earlier[-1]["arms"] | facts["arms"]
-        facts["differences"] = [*facts["differences"], *earlier[-1]["differences"]]
+        facts["differences"] += [d for d in earlier[-1]["differences"] if d not in facts["differences"]]
     session.journal.record("servers", facts)
 
 
-def _same_tokens(model: ModelSpec, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Arms that are served one after another, or resumed, must still tokenize alike."""
-    reference = next((a["tokens"] for a in before["arms"].values() if a["tokens"]), None)
-    for name, arm in now["arms"].items():
-        for probe, tokens in arm["tokens"].items():
-            if reference is not None and reference.get(probe, tokens) != tokens:
-                raise ParityError(
-                    f"model {model.name!r}, arm {name!r}: {probe} differ from those of arms asked "
-                    "before; serve the same tokenizer and chat template, or start a new run"
-                )
+def _asked(session: Session, model: ModelSpec, arm: str) -> dict[SampleKey, str]:
+    return {
+        SampleKey(model=model.name, arm=arm, task=item.task, item_id=item.id, repeat=k): item.content_hash
+        for q in session.questions
+        for item in q.items
+        for k in range(q.spec.repeats)
+    }
+
+
+def _plain(facts: ArmFacts) -> ArmFacts:
+    """As the journal keeps them: no secrets, JSON values only."""
+    return dataclasses.replace(facts, facts=json.loads(json.dumps(without_secrets(dict(facts.facts)))))
+
+
+def _arm_record(arm: ArmSpec, spec: ServerSpec | None, known: ArmFacts | None) -> dict[str, Any]:
+    tokens = {} if known is None else known.tokens
+    return {
+        "role": arm.role.value,
+        "variant": spec.variant.arm if spec else "",
+        "control": (spec.variant.control or "") if spec else "",
+        "url": "" if spec else (arm.url or ""),
+        "replay": arm.replay or "",
+        "command": list(spec.launch.argv) if spec else [],
+        "server": {} if known is None else known.facts,
+        "rendered_chat_sha256": None if known is None else known.rendered_chat_sha256,
+        "tokens": {k: v if isinstance(v, int) else list(v) for k, v in tokens.items()},
+    }
+
+
+def _against_earlier(
+    model: ModelSpec,
+    earlier: Mapping[str, Any],
+    described: Mapping[str, ArmFacts],
+    allowed: Mapping[str, Sequence[str]],
+) -> list[dict[str, Any]]:
+    """Arms served one after another, or resumed, against the baseline (else the first) asked before.
+
+    Raises
+    ------
+    ParityError
+        A difference that the plan does not allow.
+    """
+    with_facts = {n: a for n, a in earlier["arms"].items() if a["server"]}
+    name = next((n for n, a in with_facts.items() if a["role"] == ArmRole.BASELINE.value), None)
+    name = name or next(iter(with_facts), None)
+    if name is None:
+        return []
+    before = ArmFacts(
+        arm=name,
+        label="the journal",
+        facts=with_facts[name]["server"],
+        tokens={k: v if isinstance(v, int) else tuple(v) for k, v in with_facts[name]["tokens"].items()},
+    )
+    differences = compare_arms(before, list(described.values()), allowed=allowed)
+    forbidden = [d for d in differences if not d.allowed]
+    if forbidden:
+        lines = "; ".join(f"arm {d.arm!r} {d.name}: {d.value}, before {d.baseline}" for d in forbidden)
+        raise ParityError(
+            f"model {model.name!r} is served otherwise than the arm {name!r} asked before: {lines}; "
+            "serve it alike, list the facts in allowed_differences, or start a new run"
+        )
+    return [dataclasses.asdict(d) for d in differences]
