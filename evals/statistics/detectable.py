@@ -55,7 +55,7 @@ def alarm_probability(n: int, p_d: float, loss: float, *, alpha: float = 0.05) -
 def smallest_detectable_loss(
     n: int, p_d: float, *, power: float = 0.8, alpha: float = 0.05
 ) -> DetectableLoss:
-    """Search the loss, by bisection to 1e-6, at which the alarm has the wanted power.
+    """Search the loss, by bisection to 1e-5, at which the alarm has the wanted power.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def smallest_detectable_loss(
     low, high = 0.0, 1.0
     if not reaches(high):
         return DetectableLoss(n=n, p_d=p_d, power=power, alpha=alpha, loss=float("nan"))
-    while high - low > 1e-6:
+    while high - low > 1e-5:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return DetectableLoss(n=n, p_d=p_d, power=power, alpha=alpha, loss=high)

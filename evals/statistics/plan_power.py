@@ -107,7 +107,7 @@ def plan_power(
     candidate = _draw(tasks, [(t.p_d, t.loss) for t in tasks], draws, rng)
     noise = _draw(tasks, [(t.noise_p_d, 0.0) for t in tasks], draws, rng)
     margins = np.array([t.margin for t in tasks])
-    critical = np.array([t.critical for t in tasks])
+    critical = np.array([t.critical for t in tasks], dtype=np.bool_)
 
     delta, lower, upper = _limits(tasks, candidate, alpha)
     _, pooled_lower, pooled_upper = mover_limits(delta, lower, upper)

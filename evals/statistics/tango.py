@@ -20,6 +20,8 @@ CITATION = (
     "for the paired-sample design. Statistics in Medicine 17:891-908."
 )
 
+_Real = np.float64 | NDArray[np.float64]
+
 # T is monotone in the loss, so bisection on [-1, 1] is safe; 60 halvings reach the float64 spacing.
 _BISECTIONS = 60
 
@@ -83,7 +85,7 @@ def tango_statistic(b: ArrayLike, c: ArrayLike, n: ArrayLike, loss: ArrayLike) -
         Approximately standard normal under the hypothesis and decreasing in ``loss``. Where the
         restricted variance is zero, T is 0 if the data agree with ``loss`` exactly, else infinite.
     """
-    b_, c_, n_, d0 = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (b, c, n, loss)))
+    b_, c_, n_, d0 = (np.asarray(x, dtype=np.float64) for x in (b, c, n, loss))
     big_b = -b_ - c_ + (2.0 * n_ - b_ + c_) * d0
     big_c = -c_ * d0 * (1.0 - d0)
     root = np.sqrt(np.maximum(big_b * big_b - 8.0 * n_ * big_c, 0.0))
@@ -122,8 +124,7 @@ def tango_delta_limits(
         raise ValueError(f"confidence must lie in (0.5, 1), got {confidence}")
     z = float(norm.ppf(confidence))
     # Both sides in one inversion: the cost is in the number of array operations.
-    target = np.array([-z, z]).reshape((2,) + (1,) * b_.ndim)
-    lower, upper = -_invert(b_, c_, n_, target)
+    lower, upper = -_invert(b_, c_, n_, np.array([-z, z]).reshape((2,) + (1,) * b_.ndim))
     return lower, upper
 
 
@@ -152,8 +153,12 @@ def tango_test(
     """
     if not 0.0 < margin < 1.0:
         raise ValueError(f"margin must lie in (0, 1), got {margin}")
-    lower, upper = (float(x) for x in tango_delta_limits(b, c, n, 1.0 - alpha))
-    ci_lower, ci_upper = (float(x) for x in tango_delta_limits(b, c, n, 0.5 + level / 2.0))
+    if not (0.0 < alpha < 0.5 and 0.0 < level < 1.0):
+        raise ValueError(f"alpha must lie in (0, 0.5) and level in (0, 1), got {alpha} and {level}")
+    counts = (np.float64(b), np.float64(c), np.float64(n))
+    _check_counts(*(np.asarray(x) for x in counts))
+    one, two = float(norm.ppf(1.0 - alpha)), float(norm.ppf(0.5 + level / 2.0))
+    lower, upper, ci_lower, ci_upper = (-_invert(*counts, np.array([-one, one, -two, two]))).tolist()
     at_margin = float(tango_statistic(b, c, n, margin))
     at_minus_margin = float(tango_statistic(b, c, n, -margin))
     noninferiority_p = float(norm.cdf(at_margin))
@@ -176,11 +181,9 @@ def tango_test(
     )
 
 
-def _invert(
-    b: NDArray[np.float64], c: NDArray[np.float64], n: NDArray[np.float64], target: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _invert(b: _Real, c: _Real, n: _Real, target: NDArray[np.float64]) -> NDArray[np.float64]:
     """Loss at which T falls to ``target``; on the target's side of the estimate, where T is 0."""
-    estimate = np.broadcast_to((b - c) / n, np.broadcast_shapes(target.shape, b.shape))
+    estimate = np.broadcast_to((b - c) / n, np.broadcast_shapes(target.shape, np.shape(b)))
     low, high = np.where(target < 0, estimate, -1.0), np.where(target < 0, 1.0, estimate)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
