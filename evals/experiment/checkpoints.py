@@ -32,11 +32,10 @@ def resolve_model(path: str) -> str:
         return name
     if scheme == "embedded" and name:
         root = Path(str(files("equipoise.tasks.embedded")))
-        folder = root / name
-        if not (folder / "config.json").is_file():
-            known = ", ".join(sorted(p.parent.name for p in root.glob("*/config.json")))
-            raise UsageError(f"no embedded model {name!r}; there are: {known}")
-        return str(folder.resolve())
+        known = sorted(p.parent.name for p in root.glob("*/config.json"))
+        if name not in known:  # a name, never a path out of the package
+            raise UsageError(f"no embedded model {name!r}; there are: {', '.join(known)}")
+        return str((root / name).resolve())
     folder = Path(path).expanduser()
     if not folder.is_dir():
         how = _PREPARED.get(folder.name, "give a checkpoint directory, embedded:NAME or hub:ORG/NAME")
