@@ -39,13 +39,19 @@ def plan_of(journal: Journal) -> Plan:
     Raises
     ------
     JournalError
-        Its text does not match its hash.
+        Its text is no plan, or does not match its hash.
     """
-    plan = Plan.model_validate(json.loads(journal.metadata.plan_text))
+    changed = (
+        "the journal was changed after the run; restore it from a copy, or run again in another directory"
+    )
+    try:
+        plan = Plan.model_validate(json.loads(journal.metadata.plan_text))
+    except ValueError as e:  # pydantic's error is one too, and has many lines
+        raise JournalError(f"{journal.path}: the stored plan cannot be read; {changed}") from e
     if plan.content_hash != journal.metadata.plan_hash:
         raise JournalError(
             f"{journal.path}: the stored plan has hash {plan.content_hash[:12]}, registered was "
-            f"{journal.metadata.plan_hash[:12]}; the journal was changed after the run"
+            f"{journal.metadata.plan_hash[:12]}; {changed}"
         )
     return plan
 
