@@ -233,10 +233,17 @@ async def check_parity(
     RequestError
         An arm did not answer.
     """
-    facts = {
-        name: await probe_arm(name, b, needs_chat=needs_chat, needs_text=needs_text)
-        for name, b in backends.items()
-    }
+    facts: dict[str, ArmFacts | None] = {}
+    for name, backend in backends.items():
+        try:
+            facts[name] = await probe_arm(name, backend, needs_chat=needs_chat, needs_text=needs_text)
+        except RequestError as e:
+            raise RequestError(
+                f"arm {name!r} did not say what it serves: {e}; check the URL and that the server is up, "
+                "then continue with --resume",
+                retryable=e.retryable,
+                unreachable=e.unreachable,
+            ) from e
     unchecked = tuple(name for name, f in facts.items() if f is None)
     known = tuple(f for f in facts.values() if f is not None)
     reference = facts[baseline]
@@ -246,14 +253,13 @@ async def check_parity(
         differences = compare_arms(reference, others, allowed=allowed)
     report = ParityReport(baseline=baseline, arms=known, differences=differences, unchecked=unchecked)
     if report.forbidden:
-        lines = [
-            f"  arm {d.arm!r} {d.name}: {d.value} (baseline {baseline!r}: {d.baseline})"
+        found = "; ".join(
+            f"arm {d.arm!r} {d.name}: {d.value} (baseline {baseline!r}: {d.baseline})"
             for d in report.forbidden
-        ]
+        )
         raise ParityError(
-            "the arms differ in what the plan does not allow:\n"
-            + "\n".join(lines)
-            + "\nstart the servers alike, or list the facts in the plan's allowed_differences"
+            f"the arms differ in what the plan does not allow: {found}; "
+            "start the servers alike, or list the facts in the plan's allowed_differences"
         )
     await _check_cache_namespaces(backends)
     return report
