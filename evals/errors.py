@@ -8,7 +8,7 @@
     ├── ServerError           an SGLang server of ours did not start, or died
     ├── RequestError          one request failed for good (after its retries)
     ├── ParityError           the arms differ in something the plan does not allow
-    ├── InterruptedRunError   Ctrl-C or SIGTERM; what was answered is kept
+    ├── InterruptedRunError   exit 130: Ctrl-C or SIGTERM; what was answered is kept
     └── JournalError          the journal of a run cannot be read, written or matched
 
 A message names the item, arm, file, flag or URL, and ends with the remedy.
@@ -86,6 +86,8 @@ class ParityError(EquipoiseError):
 
 class InterruptedRunError(EquipoiseError):
     """The run was stopped by a signal; the journal is whole and can be resumed."""
+
+    exit_code = 130  # as shells say it of SIGINT
 
 
 class JournalError(EquipoiseError):
