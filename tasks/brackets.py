@@ -29,7 +29,8 @@ class Brackets(SingleTurnTask):
         return "brackets"
 
     def draw(self, rng: random.Random) -> Draw:
-        text, open_brackets = "", []
+        text = ""
+        open_brackets: list[str] = []
         for _ in range(rng.randint(self.min_length, self.max_length)):
             if open_brackets and rng.random() < self.close_probability:
                 text += _CLOSING[open_brackets.pop()]

@@ -21,7 +21,7 @@ from equipoise.tasks.heldout import content_hash, is_held_out
 __all__ = ["Draw", "GeneratedTask", "SingleTurnTask", "draw_held_out", "score_text"]
 
 MAX_NEW_TOKENS = 64  # at least twice the longest answer of any embedded task
-_MAX_TRIES_PER_ITEM = 10_000
+_MAX_TRIES_PER_ITEM = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,9 +62,12 @@ class Logprob(GeneratedTask):
         return False
 
     def draw(self, rng: random.Random) -> Draw:
-        keys = draw_keys(rng, self.pairs, 26)
-        table = {key: f"{rng.randrange(100):02d}" for key in keys}
-        text = table_text(table)
+        while True:  # a table that is not held out would be rejected after all the turns are drawn
+            keys = draw_keys(rng, self.pairs, 26)
+            table = {key: f"{rng.randrange(100):02d}" for key in keys}
+            text = table_text(table)
+            if is_held_out(text):
+                break
         turns = [(f"{text}?{keys[0]}", table[keys[0]])]
         asked = rng.sample(keys, self.prefix_turns + self.scored_turns)
         while len(turns) < self.prefix_turns + self.scored_turns:

@@ -1,0 +1,152 @@
+"""Train an embedded model: ``python -m equipoise.tasks.embedded.train {kimi,glm} OUT``.
+
+One thread, float32, fixed seeds and step counts: the same machine gives the same weights.
+"""
+
+import argparse
+import json
+import math
+import platform
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from equipoise.tasks.embedded.architecture import GLM, KIMI, FastModel, Shape
+from equipoise.tasks.embedded.checkpoint import load_model, write_checkpoint
+from equipoise.tasks.embedded.curriculum import STAGES, Stage, stream
+from equipoise.tasks.embedded.model_card import model_card
+from equipoise.tasks.embedded.scoring import answer
+from equipoise.tasks.embedded.sensitivity import SELECTION_SEED, TREATMENTS, calibrate, generated_tasks
+from equipoise.tasks.embedded.widen import widen
+from equipoise.tasks.generated import draw_held_out
+
+__all__ = ["SHAPES", "finish", "train"]
+
+SHAPES: dict[str, Shape] = {"kimi": KIMI, "glm": GLM}
+LEARNING_RATE = 2e-3
+WARMUP_STEPS = 100
+DECAY_FROM = 0.6  # of all steps; cosine to 2% from there
+BALANCE_RATE = 1e-3  # of the routers' selection bias
+EVERY_STEPS = 300  # quick accuracies and a checkpoint
+_IGNORE = -100
+
+
+def _batches(rng: random.Random, stage: Stage) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets, both [batch, length]; only answer tokens are targets."""
+    source = stream(rng, stage)
+    while True:
+        rows = [next(source) for _ in range(stage.batch)]
+        ids, is_answer = torch.tensor([r[0] for r in rows]), torch.tensor([r[1] for r in rows])
+        yield ids[:, :-1], torch.where(is_answer[:, 1:], ids[:, 1:], _IGNORE)
+
+
+def _rate(step: int, total: int) -> float:
+    done = step / total
+    if done < DECAY_FROM:
+        return LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
+    return LEARNING_RATE * (0.02 + 0.49 * (1 + math.cos(math.pi * (done - DECAY_FROM) / (1 - DECAY_FROM))))
+
+
+def _step(model: FastModel, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor) -> float:
+    loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=_IGNORE)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    for router in model.routers():  # experts chosen too rarely get a head start
+        router.e_score_correction_bias += BALANCE_RATE * torch.sign(router.load.mean() - router.load)
+    return float(loss.detach())
+
+
+def _accuracies(model: FastModel, n: int) -> dict[str, float]:
+    return {
+        name: round(answer(model, draw_held_out(task, n, SELECTION_SEED)).accuracy, 4)
+        for name, task in generated_tasks().items()
+    }
+
+
+def _write(model: FastModel, out: Path) -> None:
+    state, shape = model.state_dict(), model.shape
+    if shape.family == "kimi":
+        state, shape = widen(state, shape)
+    write_checkpoint(state, shape, out)
+
+
+def train(family: str, out: Path, *, seed: int = 0) -> dict[str, Any]:
+    """Train, write the checkpoint to ``out`` every few hundred steps, and return the log."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = FastModel(SHAPES[family])
+    model.train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.05, fused=True
+    )
+    total, step, evaluations = sum(stage.steps for stage in STAGES), 0, []
+    cpu_start, wall_start = time.process_time(), time.monotonic()
+    for number, stage in enumerate(STAGES):
+        source = _batches(random.Random(f"training-{seed}-{number}"), stage)
+        for _ in range(stage.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = _rate(step, total)
+            loss = _step(model, optimizer, *next(source))
+            step += 1
+            if step % EVERY_STEPS == 0 or step == total:
+                row = {"step": step, "loss": round(loss, 4), "cpu_s": round(time.process_time() - cpu_start)}
+                evaluations.append(row | _accuracies(model, 50))
+                print(json.dumps(evaluations[-1]), flush=True)
+                _write(model, out)
+    return {
+        "family": family,
+        "seed": seed,
+        "steps": total,
+        "cpu_s": round(time.process_time() - cpu_start),
+        "wall_s": round(time.monotonic() - wall_start),
+        "parameters_trained": sum(p.numel() for p in model.parameters()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "evaluations": evaluations,
+    }
+
+
+def finish(out: Path, log: dict[str, Any], *, items_per_task: int = 400) -> None:
+    """Calibrate and score the checkpoint as written (BF16 weights and cache); write log and card."""
+    model = load_model(out)
+    amax = calibrate(model)
+    rounded = [{part: round(value, 4) for part, value in layer.items()} for layer in amax]
+    (out / "kv_amax.json").write_text(json.dumps({"layers": rounded}, indent=1) + "\n")
+    model.set_on_cache(TREATMENTS["bf16"](amax))
+    log = log | {
+        "accuracies": _accuracies(model, items_per_task),
+        "accuracy_items_per_task": items_per_task,
+        "accuracy_seed": SELECTION_SEED,
+    }
+    (out / "training.json").write_text(json.dumps(log, indent=1) + "\n")
+    (out / "README.md").write_text(model_card(log), encoding="utf-8")
+    print(json.dumps(log["accuracies"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("family", choices=list(SHAPES))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--finish-only", action="store_true", help="score and document what OUT holds")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    if arguments.finish_only:
+        log = json.loads((out / "training.json").read_text())
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        log = train(arguments.family, out, seed=arguments.seed)
+        (out / "training.json").write_text(json.dumps(log, indent=1) + "\n")
+    finish(out, log)
+
+
+if __name__ == "__main__":
+    main()
