@@ -138,9 +138,10 @@ def provenance(
             for arm in plan.arms
         ),
         parity_differences=_differences(facts),
-        versions={str(k): str(v) for k, v in origin.get("packages", {}).items()}
+        # Sorted, as the journal gives them back: a report is the same whoever computes it.
+        versions={str(k): str(v) for k, v in sorted(origin.get("packages", {}).items())}
         | {"python": str(origin.get("python", "")), **_server_versions(facts)},
-        hardware={str(k): str(v) for k, v in origin.get("hardware", {}).items()},
+        hardware={str(k): str(v) for k, v in sorted(origin.get("hardware", {}).items())},
         seeds=plan.seeds.model_dump(),
         git_commit=str(source.get("commit", "")),
         git_dirty=source.get("dirty"),
