@@ -34,14 +34,15 @@ def share(fraction: float, name: str = "") -> Callable[[str], bool]:
     return picked
 
 
-def right_answer(first: str, last: str) -> str:
-    """The answer to the last question of a conversation that began with ``first``."""
-    if first.startswith("C:"):
-        return first[2:]
-    if first.startswith("S:"):
-        return "".join(sorted(first[2:]))
-    assert first.startswith("K:"), first
-    return dict(re.findall(r"(\w\w)=(\w\w);", first))[last.rpartition("?")[2]]
+def _answer(first: str, last: str, *, wrong: bool) -> str:
+    """To the last question of a conversation that began with ``first``."""
+    if first.startswith("K:"):
+        table = dict(re.findall(r"(\w\w)=(\w\w);", first))
+        right = table[last.rpartition("?")[2]]
+        # Another entry of the table, so that a conversation can go on from it.
+        return next(v for v in table.values() if v != right) if wrong else right
+    right = first[2:] if first.startswith("C:") else "".join(sorted(first[2:]))
+    return right + "x" if wrong else right
 
 
 class FakeSglang:
@@ -52,7 +53,7 @@ class FakeSglang:
     wrong : callable
         Whether the conversation that began with this question is answered wrongly.
     nll : float
-        Of every scored token of a prompt (nats).
+        Of the scored tokens of a prompt (nats), on average; sequences differ by a tenth of it.
     delay_s : float
         Before each answer; may be changed while it runs.
     shift : int
@@ -112,11 +113,7 @@ class FakeSglang:
         messages = body["messages"]
         self.asked[body.get("cache_salt"), json.dumps(messages)] += 1
         first, last = messages[0]["content"], messages[-1]["content"]
-        # A wrong link still is a key of the table, as a model's mistake mostly is.
-        text = right_answer(first, last)
-        if self.wrong(first):
-            text = first[2:4] if first.startswith("K:") and text != first[2:4] else text[::-1] + "x"
-            text = text[:2] if first.startswith("K:") else text
+        text = _answer(first, last, wrong=self.wrong(first))
         ids = _rendered(messages)
         return {
             "id": "x",
@@ -144,9 +141,10 @@ class FakeSglang:
         self._cached.setdefault(salt, []).append(ids)
         if "logprob_start_len" in body:
             start = body["logprob_start_len"]
-            rows = [[-self.nll, token, None] for token in ids[start:]]
+            logprob = -self.nll * (0.95 + 0.1 * (sum(ids) % 97) / 96)
+            rows = [[logprob, token, None] for token in ids[start:]]
             meta["input_token_logprobs"] = [[None, rows[0][1], None], *rows[1:]]
-            meta["input_top_logprobs"] = [None, *([[-self.nll, row[1], None]] for row in rows[1:])]
+            meta["input_top_logprobs"] = [None, *([row] for row in rows[1:])]
         return {"text": "x", "output_ids": [1], "meta_info": meta}
 
 
