@@ -65,10 +65,11 @@ def convert(destination: Path) -> None:
     if destination.exists():
         raise UsageError(f"{destination} exists; remove it to convert again")
     gguf = _gguf_path()
+    from equipoise.quant.sglang.torchvision_ops import declare_torchvision_ops
+
+    declare_torchvision_ops()  # before transformers, which imports torchvision
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    from equipoise.quant.sglang import torchvision_shim  # noqa: F401  before transformers
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)

@@ -68,9 +68,11 @@ def test_wheel_installs_beside_hugging_face_kernels_without_torch(wheel: Path, t
 
 
 def test_editable_install_reaches_the_rooms_through_equipoise_only() -> None:
-    code = "import equipoise.evals as e, importlib.util as u; print(e.__file__); assert u.find_spec('evals') is None"
+    code = "import equipoise.evals as e, importlib.util as u; print(e.__file__, u.find_spec('evals'))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).resolve() == ROOT / "evals" / "__init__.py"
+    file, spec = done.stdout.split()
+    assert spec == "None"
+    assert Path(file).resolve() == ROOT / "evals" / "__init__.py"
