@@ -18,17 +18,19 @@ __all__ = ["Addition"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition(SingleTurnTask):
-    """Two numbers of ``min_digits`` .. ``max_digits`` digits, both of the same length, zero-padded."""
+    """Two numbers of the same length, zero-padded; the length is drawn evenly from ``digits``.
 
-    min_digits: int = 3
-    max_digits: int = 4
+    The embedded models were trained up to 4 digits.
+    """
+
+    digits: tuple[int, ...] = (3, 3, 3, 3, 3, 4, 4, 5)
 
     @property
     def name(self) -> str:
         return "addition"
 
     def draw(self, rng: random.Random) -> Draw:
-        digits = rng.randint(self.min_digits, self.max_digits)
+        digits = rng.choice(self.digits)
         a, b = rng.randrange(10**digits), rng.randrange(10**digits)
         question = f"A:{a:0{digits}d}+{b:0{digits}d}"
         return Draw(turns=((question, str(a + b)[::-1]),), split_key=question)

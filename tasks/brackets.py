@@ -21,7 +21,7 @@ class Brackets(SingleTurnTask):
     """Strings of ``min_length`` .. ``max_length`` brackets; each closes one with ``close_probability``."""
 
     min_length: int = 8
-    max_length: int = 16
+    max_length: int = 24
     close_probability: float = 0.42
 
     @property

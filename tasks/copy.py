@@ -2,8 +2,8 @@
 
 Example::
 
-    user:      C:qhzvtxkcwpbmrd
-    assistant: qhzvtxkcwpbmrd
+    user:      C:qhzvtxkcwpbmrdqs
+    assistant: qhzvtxkcwpbmrdqs
 """
 
 import random
@@ -19,11 +19,11 @@ __all__ = ["Copy"]
 class Copy(SingleTurnTask):
     """Strings of ``min_length`` .. ``max_length`` letters out of the first ``alphabet_size``.
 
-    A small alphabet repeats its n-grams, so the place in the string must be kept, not looked up.
+    The longest are longer than any the embedded models were trained on (24).
     """
 
-    min_length: int = 12
-    max_length: int = 20
+    min_length: int = 8
+    max_length: int = 28
     alphabet_size: int = 26
 
     @property

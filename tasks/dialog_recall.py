@@ -1,13 +1,13 @@
 """Follow a chain through a table given in the first turn, one link a turn.
 
-Example (a real one has 16 to 24 pairs)::
+Example (a real one has 24 to 56 pairs)::
 
-    user:      K:qa=zk;zk=mt;ph=qa;mt=ph;?zk
-    assistant: mt
-    user:      ?mt
-    assistant: ph
-    user:      ?ph
-    assistant: qa
+    user:      K:ga=nk;nk=me;ah=ga;me=ah;?nk
+    assistant: me
+    user:      ?me
+    assistant: ah
+    user:      ?ah
+    assistant: ga
 
 Every question after the first is the model's own last answer, and only the KV cache of the
 first turn can answer it. The item is right if the last answer is.
@@ -47,9 +47,9 @@ def draw_chain_table(rng: random.Random, n: int, alphabet_size: int) -> dict[str
 class DialogRecall(GeneratedTask):
     """Tables of ``min_pairs`` .. ``max_pairs`` pairs; ``turns`` links are followed."""
 
-    min_pairs: int = 16
-    max_pairs: int = 24
-    alphabet_size: int = 26
+    min_pairs: int = 24
+    max_pairs: int = 56
+    alphabet_size: int = 14
     turns: int = 3
 
     @property

@@ -1,11 +1,11 @@
 """Find the value of one key in a table of a few hundred tokens.
 
-Example (a real one has 40 to 48 pairs)::
+Example (a real one has 40 to 64 pairs)::
 
-    user:      K:qa=07;aq=81;zk=55;ka=12;qk=90;?ka
+    user:      K:ca=07;ac=81;lk=55;ka=12;ck=90;?ka
     assistant: 12
 
-Keys share their letters (``qa``, ``aq``, ``ka``), so a slightly wrong key in the cache points at
+Keys share their few letters (``ca``, ``ac``, ``ka``), so a slightly wrong key in the cache points at
 a neighbour.
 """
 
@@ -36,8 +36,8 @@ class KvRetrieval(SingleTurnTask):
     """Tables of ``min_pairs`` .. ``max_pairs`` pairs, keys over ``alphabet_size`` letters."""
 
     min_pairs: int = 40
-    max_pairs: int = 48
-    alphabet_size: int = 26
+    max_pairs: int = 64
+    alphabet_size: int = 12
 
     @property
     def name(self) -> str:

@@ -2,10 +2,10 @@
 
 Example (a real one has 30 pairs and 12 turns; scored answers are marked with ``*``)::
 
-    K:qa=07;aq=81;zk=55;ka=12;?ka   12
-    ?zk                             55
+    K:ca=07;ac=81;lk=55;ka=12;?ka   12
+    ?lk                             55
     S:tkbqaat                       aabkqtt *
-    ?aq                             81 *
+    ?ac                             81 *
     A:538+274                       218 *
 
 The first turns are sent alone, so that the server holds them in its prefix cache; then the whole
@@ -47,6 +47,7 @@ class Logprob(GeneratedTask):
     pairs: int = 30
     prefix_turns: int = 4
     scored_turns: int = 8
+    alphabet_size: int = 26
     others: tuple[SingleTurnTask, ...] = (Copy(), Sort(), Brackets(), Addition())
 
     @property
@@ -63,7 +64,7 @@ class Logprob(GeneratedTask):
 
     def draw(self, rng: random.Random) -> Draw:
         while True:  # a table that is not held out would be rejected after all the turns are drawn
-            keys = draw_keys(rng, self.pairs, 26)
+            keys = draw_keys(rng, self.pairs, self.alphabet_size)
             table = {key: f"{rng.randrange(100):02d}" for key in keys}
             text = table_text(table)
             if is_held_out(text):

@@ -85,7 +85,7 @@ def _tasks(stage: Stage) -> dict[str, SingleTurnTask]:
         "copy": Copy(min_length=3, max_length=stage.max_copy),
         "sort": Sort(min_length=2, max_length=stage.max_sort),
         "brackets": Brackets(min_length=2, max_length=stage.max_brackets),
-        "addition": Addition(min_digits=1, max_digits=stage.max_digits),
+        "addition": Addition(digits=tuple(range(1, stage.max_digits + 1))),
     }
 
 

@@ -71,10 +71,11 @@ TREATMENTS: Mapping[str, Callable[[Amax], OnCache]] = {
     "bf16": _bf16,
     "e4m3": _float8(E4M3FN),
     "e5m2": _float8(E5M2),
+    "int5-token": _int_token(5),
+    "int5-tensor": _int_tensor(5),
     "int4-token": _int_token(4),
     "int4-tensor": _int_tensor(4),
-    "int3-token": _int_token(3),
-    "int3-tensor": _int_tensor(3),
+    "int6-token": _int_token(6),  # noise of about e4m3's size, for choosing without looking at e4m3
     "clip2": _clip(2.0),
 }
 
