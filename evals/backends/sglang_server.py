@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from typing import Any, Protocol, Self
 import aiohttp
 import psutil
 
+from equipoise.evals.backends.server_resources import choose_port, is_free, servers_that_fit
 from equipoise.evals.errors import ServerError
 
 __all__ = ["Command", "SglangServer", "choose_port", "serve_all", "servers_that_fit"]
@@ -26,10 +25,6 @@ __all__ = ["Command", "SglangServer", "choose_port", "serve_all", "servers_that_
 GUARD = Path(__file__).with_name("server_guard.py")
 LOG_TAIL_LINES = 30
 POLL_S = 0.25
-# Below Linux's ephemeral range, so that no outgoing connection takes the port meanwhile.
-PORT_RANGE = (20000, 32000)
-# Resident memory of a CPU server without its weights and pool, all processes together.
-CPU_SERVER_BYTES = 2 * 1024**3
 SECRET_KEY = re.compile(r"api_?key|password|secret|credential|(^|_)token$|auth_token", re.IGNORECASE)
 
 # Called while waiting: label, seconds since the start, the log's last line.
@@ -47,61 +42,6 @@ class Command(Protocol):
     def host(self) -> str: ...
     @property
     def port(self) -> int: ...
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        # As the server binds: a port in TIME_WAIT is free, a listening one is not.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def choose_port(host: str = "127.0.0.1", *, avoid: Sequence[int] = ()) -> int:
-    """A port of ``host`` that is free now and not in ``avoid``.
-
-    Raises
-    ------
-    ServerError
-        None found.
-    """
-    for _ in range(200):
-        port = random.SystemRandom().randrange(*PORT_RANGE)
-        if port not in avoid and _is_free(host, port):
-            return port
-    raise ServerError(
-        f"no free port between {PORT_RANGE[0]} and {PORT_RANGE[1]} on {host}: give one yourself"
-    )
-
-
-def servers_that_fit(wanted: int, *, weights_bytes: int = 0, available_bytes: int | None = None) -> int:
-    """How many of ``wanted`` CPU servers this machine's free memory can hold at once.
-
-    Parameters
-    ----------
-    wanted : int
-    weights_bytes : int
-        Size of the checkpoint; every server holds its own copy.
-    available_bytes : int or None
-        None asks the operating system.
-
-    Raises
-    ------
-    ServerError
-        Not even one fits.
-    """
-    available = psutil.virtual_memory().available if available_bytes is None else available_bytes
-    each = CPU_SERVER_BYTES + weights_bytes
-    fit = int(min(wanted, available // each))
-    if fit < 1:
-        raise ServerError(
-            f"a server needs about {each / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are free: "
-            "end other processes, or use a smaller model"
-        )
-    return fit
 
 
 def _without_secrets(value: Any) -> Any:
@@ -187,7 +127,7 @@ class SglangServer:
         if self.alive():
             raise ServerError(f"{self.label} already runs at {self.url}")
         host, port = self.command.host, self.command.port
-        if not _is_free(host, port):
+        if not is_free(host, port):
             raise ServerError(
                 f"{self.label}: port {port} of {host} is in use: "
                 "end what listens there, or choose another port"
@@ -324,7 +264,7 @@ class SglangServer:
         deadline = time.monotonic() + 5.0
         while True:
             left = _members(group)
-            if not left and _is_free(self.command.host, self.command.port):
+            if not left and is_free(self.command.host, self.command.port):
                 return
             if time.monotonic() > deadline:
                 raise ServerError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from equipoise.quant.variants import KV_CONTROL_NAMES, SGLANG_VERSION
 
-__all__ = ["CONTROL_ENV", "ENABLE_ENV", "register"]
+__all__ = ["CONTROL_ENV", "ENABLE_ENV", "register", "require"]
 
 ENABLE_ENV = "EQUIPOISE_SGLANG_CPU"
 CONTROL_ENV = "EQUIPOISE_SGLANG_KV_CONTROL"
@@ -44,12 +44,13 @@ def register() -> None:
     from equipoise.quant.sglang.hooks import HOOKS, register_attention
 
     for hook in HOOKS:
-        _require(hook.target)
+        require(hook.target)
         HookRegistry.register(hook.target, hook.function, hook.kind)
     register_attention(control)
 
 
-def _require(target: str) -> Any:
+def require(target: str) -> Any:
+    """The object at a dotted path; ends the process if this sglang does not have it."""
     try:
         return pkgutil.resolve_name(target)
     except (ImportError, AttributeError) as e:
