@@ -23,7 +23,7 @@ class Copy(SingleTurnTask):
     """
 
     min_length: int = 8
-    max_length: int = 28
+    max_length: int = 29
     alphabet_size: int = 26
 
     @property

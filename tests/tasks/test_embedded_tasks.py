@@ -5,6 +5,7 @@ import json
 import random
 
 import pytest
+
 from equipoise.evals.types import Message, Output, Sample, SampleKey, ScoreStatus, Task, TaskItem
 from equipoise.tasks.addition import Addition
 from equipoise.tasks.brackets import Brackets
@@ -29,11 +30,11 @@ SINGLE_TURN = pytest.mark.parametrize(
 GOLDEN: dict[str, str] = {
     "kv_retrieval": "b8e5bce0798f",
     "dialog_recall": "97d816c66d92",
-    "copy": "d1d49d8a3dfb",
+    "copy": "d964730cf388",
     "sort": "e906989ab9f1",
     "brackets": "454f778f2d4e",
     "addition": "cb20ecec61b7",
-    "logprob": "9b2ad48186a9",
+    "logprob": "e7014a79c5b7",
 }
 
 

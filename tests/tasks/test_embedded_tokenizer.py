@@ -2,6 +2,7 @@
 
 import jinja2
 import pytest
+
 from equipoise.evals.types import Message
 from equipoise.tasks.embedded.tokenizer import (
     ASSISTANT_ID,
