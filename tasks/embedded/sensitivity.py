@@ -89,7 +89,7 @@ def generated_tasks() -> dict[str, GeneratedTask]:
     }
 
 
-def calibrate(model: FastModel, *, items_per_task: int = 64) -> list[dict[str, float]]:
+def calibrate(model: FastModel, *, items_per_task: int) -> list[dict[str, float]]:
     """Largest magnitude of each cached part in each layer, over the tasks' calibration items."""
     amax: list[dict[str, float]] = [{} for _ in model.model.layers]
 

@@ -34,6 +34,8 @@ WARMUP_STEPS = 100
 DECAY_FROM = 0.6  # of all steps; cosine to 2% from there
 BALANCE_RATE = 1e-3  # of the routers' selection bias
 EVERY_STEPS = 300  # quick accuracies and a checkpoint
+QUICK_ITEMS = 50  # a task
+CALIBRATION_ITEMS = 64  # a task
 _IGNORE = -100
 
 
@@ -98,7 +100,7 @@ def train(family: str, out: Path, *, seed: int = 0) -> dict[str, Any]:
             step += 1
             if step % EVERY_STEPS == 0 or step == total:
                 row = {"step": step, "loss": round(loss, 4), "cpu_s": round(time.process_time() - cpu_start)}
-                evaluations.append(row | _accuracies(model, 50))
+                evaluations.append(row | _accuracies(model, QUICK_ITEMS))
                 print(json.dumps(evaluations[-1]), flush=True)
                 _write(model, out)
     return {
@@ -117,7 +119,7 @@ def train(family: str, out: Path, *, seed: int = 0) -> dict[str, Any]:
 def finish(out: Path, log: dict[str, Any], *, items_per_task: int = 400) -> None:
     """Calibrate and score the checkpoint as written (BF16 weights and cache); write log and card."""
     model = load_model(out)
-    amax = calibrate(model)
+    amax = calibrate(model, items_per_task=CALIBRATION_ITEMS)
     rounded = [{part: round(value, 4) for part, value in layer.items()} for layer in amax]
     (out / "kv_amax.json").write_text(json.dumps({"layers": rounded}, indent=1) + "\n")
     model.set_on_cache(TREATMENTS["bf16"](amax))
