@@ -145,10 +145,14 @@ async def _run_model(
         for k in range(q.spec.repeats)
     ]
     settled = journal.final_keys()
-    if all(_key(model, arm, w) in settled for arm in plan.arms for w in work):
+    unfinished = {a.name for a in plan.arms if any(_key(model, a, w) not in settled for w in work)}
+    if not unfinished:
         console.print(f"{model.name}: every answer is in the journal already", highlight=False)
         return
-    for group in _groups(plan, specs, servers, session.device):
+    for planned in _groups(plan, specs, servers, session.device):
+        group = [arm for arm in planned if arm.name in unfinished]
+        if not group:  # a resumed run starts no server that has nothing left to answer
+            continue
         started = time.monotonic()
         async with arms_up(session, model, group, specs) as arms:
             took_s = time.monotonic() - started
