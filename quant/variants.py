@@ -152,7 +152,6 @@ _CPU_ARGS = (
     "--mem-fraction-static=0.5",
     "--disable-overlap-schedule",  # overlaps GPU work; on a CPU it only adds a thread
     "--sleep-on-idle",  # else an idle scheduler spins on a core
-    "--skip-server-warmup",
     "--log-level-http=warning",  # else a line for every request
 )
 
