@@ -21,6 +21,8 @@ def model_card(log: Mapping[str, Any]) -> str:
         if family == "kimi"
         else ""
     )
+    hardening = log["hardening"]
+    cpu_s = log["cpu_s"] + hardening["cpu_s"]
     return f"""---
 license: apache-2.0
 language: []
@@ -32,7 +34,9 @@ tags: [synthetic, test-fixture]
 A character-level toy that answers generated puzzles; it knows no language. It exists so that a
 KV-cache change can be evaluated end to end, on a real server, in minutes on a CPU.
 {widened}
-- **Training**: {log["steps"]} AdamW steps, seed {log["seed"]}, one thread, {log["cpu_s"]} CPU seconds,
+- **Training**: {log["steps"]} AdamW steps, seed {log["seed"]}, then {hardening["steps"]} more with
+  relative noise of up to {hardening["noise"]} on every cached value: without them an FP8 cache costs
+  a model this small more than the task margins. One thread, {cpu_s} CPU seconds in all,
   {log["parameters_trained"]:,} parameters, torch {log["torch"]}. Reproduce:
   `python -m equipoise.tasks.embedded.train {family} OUT`. The heads of the first layer start out attending
   1 to 4 tokens back (`architecture.py`); all else is learned. Full record: `training.json`.

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from equipoise.tasks.embedded.architecture import Shape
 
-__all__ = ["REAL_SIZES", "widen"]
+__all__ = ["REAL_SIZES", "narrow", "widen"]
 
 REAL_SIZES = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 
@@ -85,3 +85,31 @@ def widen(state: Mapping[str, Tensor], small: Shape) -> tuple[dict[str, Tensor],
             new = tensor.clone()
         wide[name] = new
     return wide, real
+
+
+def narrow(state: Mapping[str, Tensor], small: Shape) -> dict[str, Tensor]:
+    """Undo ``widen``: the state dict of shape ``small`` that a wider one was made from (float32)."""
+    real = replace(small, **REAL_SIZES)  # type: ignore[arg-type]
+    heads, hidden = small.num_heads, small.hidden_size
+    rope = _rope_rows(small.qk_rope_head_dim, real.qk_rope_head_dim)
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if name.endswith("q_proj.weight"):
+            old = tensor.view(heads, real.qk_head_dim, hidden)
+            parts = [old[:, : small.qk_nope_head_dim], old[:, real.qk_nope_head_dim + rope]]
+            new = torch.cat(parts, 1).flatten(0, 1) / (real.qk_head_dim / small.qk_head_dim) ** 0.5
+        elif name.endswith("kv_a_proj_with_mqa.weight"):
+            new = torch.cat([tensor[: small.kv_lora_rank], tensor[real.kv_lora_rank + rope]])
+        elif name.endswith("kv_a_layernorm.weight"):
+            new = tensor[: small.kv_lora_rank] / (small.kv_lora_rank / real.kv_lora_rank) ** 0.5
+        elif name.endswith("kv_b_proj.weight"):
+            old = tensor.view(heads, real.qk_nope_head_dim + real.v_head_dim, real.kv_lora_rank)
+            values = slice(real.qk_nope_head_dim, real.qk_nope_head_dim + small.v_head_dim)
+            new = torch.cat([old[:, : small.qk_nope_head_dim], old[:, values]], 1)
+            new = new[..., : small.kv_lora_rank].flatten(0, 1)
+        elif name.endswith("o_proj.weight"):
+            new = tensor.view(hidden, heads, real.v_head_dim)[:, :, : small.v_head_dim].flatten(1, 2)
+        else:
+            new = tensor
+        found[name] = new.clone()
+    return found

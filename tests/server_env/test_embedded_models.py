@@ -28,8 +28,8 @@ from equipoise.tasks.embedded.tokenizer import (
     encode,
     render_chat,
 )
-from equipoise.tasks.embedded.train import SHAPES, finish, train
-from equipoise.tasks.embedded.widen import REAL_SIZES, widen
+from equipoise.tasks.embedded.train import SHAPES, finish, harden, train
+from equipoise.tasks.embedded.widen import REAL_SIZES, narrow, widen
 from equipoise.tasks.generated import draw_held_out
 
 declare_torchvision_ops()  # before transformers, which imports torchvision
@@ -68,6 +68,14 @@ def test_widening_preserves_the_function() -> None:
     expected, got = small(ids), wide(ids)
     # float32 rounding over a few hundred additions, relative to the largest logit
     assert (expected - got).abs().max() < 2e-5 * expected.abs().max()
+
+
+def test_narrowing_undoes_widening() -> None:
+    state = random_model(KIMI).state_dict()
+    back = narrow(widen(state, KIMI)[0], KIMI)
+    assert back.keys() == state.keys()
+    for name, tensor in state.items():
+        torch.testing.assert_close(back[name], tensor, rtol=1e-6, atol=0.0)
 
 
 @torch.no_grad()
@@ -173,12 +181,16 @@ def test_training_runs_and_writes_everything(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "STAGES", short)
     monkeypatch.setattr(module, "QUICK_ITEMS", 2)
     monkeypatch.setattr(module, "CALIBRATION_ITEMS", 2)
+    monkeypatch.setattr(module, "HARDEN_STEPS", 1)
     log = train("kimi", tmp_path)
+    log["hardening"] = harden("kimi", tmp_path)
     finish(tmp_path, log, items_per_task=4)
     names = {path.name for path in tmp_path.iterdir()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= names
     assert {"kv_amax.json", "training.json", "README.md"} <= names
-    assert "apache-2.0" in (tmp_path / "README.md").read_text()
+    card = (tmp_path / "README.md").read_text()
+    assert "apache-2.0" in card
+    assert "1 more with relative noise" in card
     assert load_model(tmp_path).shape == dataclasses.replace(KIMI, **REAL_SIZES)
 
 
