@@ -108,23 +108,29 @@ async def _check_and_record(
     facts: dict[str, Any] = {"model": model.name, "device": session.device, "arms": {}, "differences": []}
     described: dict[str, ArmFacts] = {}
     if served:
-        baseline = next(
-            (a.name for a in group if a.role is ArmRole.BASELINE and a.name in served), next(iter(served))
+        reference = next(
+            (a for a in group if a.role is ArmRole.BASELINE and a.name in served),
+            next(a for a in group if a.name in served),
         )
         report = await check_parity(
             served,
-            baseline=baseline,
+            baseline=reference.name,
             allowed=allowed,
             needs_chat=any(q.task.needs_chat_template for q in session.questions),
         )
         described = {f.arm: _plain(f) for f in report.arms}
-        facts["differences"] = [dataclasses.asdict(d) for d in report.differences]
+        if reference.role is ArmRole.BASELINE:  # the report shows the differences from the baseline
+            facts["differences"] = [dataclasses.asdict(d) for d in report.differences]
     for arm in group:
         facts["arms"][arm.name] = _arm_record(arm, served_by.get(arm.name), described.get(arm.name))
     if earlier:
-        facts["differences"] += _against_earlier(model, earlier[-1], described, allowed)
+        found = [
+            *facts["differences"],
+            *_against_earlier(model, earlier[-1], described, allowed),
+            *earlier[-1]["differences"],
+        ]
+        facts["differences"] = [d for i, d in enumerate(found) if d not in found[:i]]
         facts["arms"] = earlier[-1]["arms"] | facts["arms"]
-        facts["differences"] += [d for d in earlier[-1]["differences"] if d not in facts["differences"]]
     session.journal.record("servers", facts)
 
 
