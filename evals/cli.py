@@ -124,7 +124,7 @@ def run(
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("interrupted: what was answered is saved; add --resume to continue. No verdict.", err=True)
         sys.exit(INTERRUPTED)
-    click.echo(_render(terminal.render, result.report))
+    click.echo(_render(terminal.render, result.report), nl=False)
     click.echo(f"run directory: {result.directory}", err=True)
     sys.exit(result.report.run.exit_code)
 
@@ -149,7 +149,7 @@ def report(run_dir: Path, format_: str, output: Path | None) -> None:
     render = {"terminal": terminal.render, "markdown": markdown.render, "json": json_report.render}[format_]
     result = analyse_run(run_dir)
     if output is None:
-        click.echo(_render(render, result))
+        click.echo(_render(render, result), nl=False)
     else:
         output.write_text(render(result), encoding="utf-8")
         click.echo(f"wrote {output}", err=True)
