@@ -132,7 +132,7 @@ def test_every_form_of_the_report_says_the_same_and_report_repeats_it(
     for form, text in stored.items():
         again = cli("report", "out", "--format", form)
         assert again.exit_code == run.exit_code
-        assert again.stdout.rstrip("\n") == text.rstrip("\n")
+        assert again.stdout == text
     again = cli("report", "out")
     assert (again.exit_code, again.stdout) == (run.exit_code, run.stdout)
     assert cli("report", "out", "--format", "json", "--output", "copy.json").exit_code == run.exit_code

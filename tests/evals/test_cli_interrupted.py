@@ -61,7 +61,7 @@ def loaded(directory: str) -> Report:
 def test_ctrl_c_exits_130_keeps_every_answer_and_resume_asks_only_the_rest(tmp_path: Path) -> None:
     with serving(
         baseline := FakeSglang(delay_s=0.05, wrong=share(0.2)),
-        candidate := FakeSglang(delay_s=0.05, wrong=share(0.3)),
+        candidate := FakeSglang(delay_s=0.05, wrong=share(0.3), kv_cache_dtype="fp8_e4m3"),
         control := FakeSglang(delay_s=0.05, wrong=share(0.7)),
     ):
         arms = url_arms(A1=baseline.url, A2=baseline.url, B=candidate.url, P=control.url)
@@ -85,9 +85,18 @@ def test_ctrl_c_exits_130_keeps_every_answer_and_resume_asks_only_the_rest(tmp_p
 
         for server in (baseline, candidate, control):
             server.delay_s = 0.0
+            server.info["tp_size"] = 4
+        other = error_of(cli("run", plan, "--out", "cut", "--resume"), code=4)
+        assert "served otherwise than the arm 'A1' asked before: arm 'A1' tp_size: 4" in other
+        assert rows(Path("cut")) == before
+
+        for server in (baseline, candidate, control):
+            del server.info["tp_size"]
         resumed = cli("run", plan, "--out", "cut", "--resume")
         assert resumed.exit_code == loaded("cut").run.exit_code
         assert loaded("cut").run.state == "final"
+        differences = [d.fact for d in loaded("cut").provenance.parity_differences]
+        assert differences == ["kv_cache_dtype of B"]
         after = rows(Path("cut"))
         assert len(after) == PLANNED
         assert {key: after[key] for key in before} == before
