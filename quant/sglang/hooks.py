@@ -88,8 +88,8 @@ HOOKS: tuple[Hook, ...] = (
         target="sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator.configure",
         kind=HookType.AROUND,
         function=_configure,
-        mends="mem_cache/kv_cache_configurator.py:457 refuses an fp8_e4m3 KV cache on a CPU without AMX, or "
-        "for MLA; :452 swaps the plain FP8 pool for an AMX-only one. With is_cpu() hidden the plain "
+        mends="mem_cache/kv_cache_configurator.py:459 refuses an fp8_e4m3 KV cache on a CPU without AMX, or "
+        "for MLA; :453 swaps the plain FP8 pool for an AMX-only one. With is_cpu() hidden the plain "
         "pool results, the same as on a GPU.",
     ),
     Hook(
@@ -109,7 +109,7 @@ HOOKS: tuple[Hook, ...] = (
         target="sglang.srt.entrypoints.engine._set_envs_and_config",
         kind=HookType.AFTER,
         function=_fork,
-        mends="entrypoints/engine.py:1997 spawns scheduler and detokenizer, which import torch and sglang "
+        mends="entrypoints/engine.py:1995 spawns scheduler and detokenizer, which import torch and sglang "
         "again (8 CPU seconds each). Without CUDA a fork is safe, starts at once and shares memory.",
     ),
 )
