@@ -11,7 +11,7 @@ PLAN ?= embedded
 BASELINE ?=
 CANDIDATE ?=
 CONTROL ?=
-OUT ?= runs/$(PLAN)
+OUT ?=
 RESUME ?=
 SEEDS ?= 20
 # Where pip looks for a CPU build of torch beside its default index (an index URL or a folder of wheels).
@@ -32,7 +32,8 @@ help:  ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 	@echo
 	@echo "  Variables: PLAN=$(PLAN) (a name in tasks/plans/ or a path), BASELINE=, CANDIDATE=, CONTROL= (a variant or a URL),"
-	@echo "             OUT=$(OUT), RESUME=1 (continue an interrupted run), TORCH_INDEX= (where to find a CPU torch)"
+	@echo "             OUT= (run directory; by default a new one, and runs/latest points at it), RESUME=1 (continue"
+	@echo "             the interrupted run), SEEDS=$(SEEDS), TORCH_INDEX= (where to find a CPU torch)"
 
 $(CORE_STAMP): pyproject.toml .dev/equipoise/__init__.py
 	$(call say,Core environment ($(CORE)))
@@ -57,10 +58,10 @@ endif
 setup: $(CORE_STAMP) $(SERVER_STAMP)  ## Create both environments (idempotent)
 
 eval: setup $(if $(filter smollm2,$(PLAN)),smollm2)  ## Decide BF16 against FP8 KV on the real SGLang server (PLAN=, BASELINE=, CANDIDATE=, OUT=)
-	@$(CORE)/bin/equipoise run "$(PLAN)" --out "$(OUT)" $(if $(BASELINE),--baseline "$(BASELINE)") $(if $(CANDIDATE),--candidate "$(CANDIDATE)") $(if $(CONTROL),--control "$(CONTROL)") $(if $(RESUME),--resume)
+	@$(CORE)/bin/equipoise run "$(PLAN)" $(if $(OUT),--out "$(OUT)") $(if $(BASELINE),--baseline "$(BASELINE)") $(if $(CANDIDATE),--candidate "$(CANDIDATE)") $(if $(CONTROL),--control "$(CONTROL)") $(if $(RESUME),--resume)
 
 report: $(CORE_STAMP)  ## Print the report of OUT again
-	@$(CORE)/bin/equipoise report "$(OUT)" --format terminal
+	@$(CORE)/bin/equipoise report "$(or $(OUT),runs/latest)" --format terminal
 
 test: setup  ## The CPU test suite (starts real servers)
 	$(call say,Tests in the core environment)

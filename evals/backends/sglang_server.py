@@ -173,7 +173,8 @@ class SglangServer:
             while (waited := time.monotonic() - started) < self.start_timeout_s:
                 if not self.alive():
                     raise ServerError(
-                        f"{self.label} ended with code {self._exit_code()} while starting; "
+                        f"{self.label} ended with code {self._exit_code()} while starting: mend "
+                        f"what its log says (checkpoint, flags, memory) and run again; "
                         f"{self._log_report()}"
                     )
                 if await self._answers(session):

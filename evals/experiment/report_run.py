@@ -75,7 +75,9 @@ def unfinished_section(plan: Plan, run_id: str, journal: Journal, missing: Mappi
         alpha=plan.decision.alpha,
         suite_margin=plan.decision.suite_margin,
         reasons=(f"missing answers: {rest}",),
-        would_decide=(f"equipoise run PLAN --out {run_id} --resume asks what is missing and decides",),
+        would_decide=(
+            f"equipoise run PLAN --out {journal.path.parent} --resume asks what is missing and decides",
+        ),
     )
 
 

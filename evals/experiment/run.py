@@ -71,13 +71,15 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
     device = resolve_device(options.device)
     paths = {m.name: _model_path(plan, m) for m in plan.models}
     specs = {m.name: servers_of(plan, m.name, paths[m.name], device) for m in plan.models}
-    _check_chat(questions, paths)
+    if any(a.variant for a in plan.arms):
+        _check_chat(questions, paths)
     directory = _directory(plan, options)
     journal_path = directory / JOURNAL_NAME
     if options.resume:
         journal = Journal.resume(journal_path, plan_hash=plan.content_hash)
     else:
         directory.mkdir(parents=True, exist_ok=True)
+        _discard_if_empty(journal_path)
         journal = Journal.create(
             journal_path,
             plan_hash=plan.content_hash,
@@ -88,10 +90,12 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
         _link_latest(directory)
         console.print(f"plan {plan.name} {plan.content_hash[:12]} registered in {directory}", highlight=False)
         session = Session(plan=plan, questions=questions, journal=journal, console=console, device=device)
-        for model in plan.models:
+        asked = [
             await _run_model(session, model, specs[model.name], servers=options.servers)
-        journal.record("finished", {"unix_s": time.time()})
-        journal.flush()
+            for model in plan.models
+        ]
+        if any(asked):
+            journal.record("finished", {"unix_s": time.time()})
         report = report_of(journal, plan, questions, run_id=directory.resolve().name)
     _write(directory / "report.json", json_report.render(report))
     _write(directory / "report.md", markdown.render(report))
@@ -101,6 +105,23 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
 def _model_path(plan: Plan, model: ModelSpec) -> str:
     """Only arms that we serve need a checkpoint here."""
     return resolve_model(model.path) if any(a.variant for a in plan.arms) else model.path
+
+
+def _discard_if_empty(path: Path) -> None:
+    """A registration that no answer followed (a wrong URL, say) may be replaced by a corrected plan.
+
+    Raises
+    ------
+    JournalError
+        A live run holds the journal.
+    """
+    if not path.exists():
+        return
+    with Journal.read(path) as journal:
+        registered, answers = journal.metadata.plan_hash, journal.count()
+    if answers == 0:
+        Journal.resume(path, plan_hash=registered).close()  # raises if a live run holds it
+        path.unlink()
 
 
 def _check_chat(questions: Sequence[Question], paths: dict[str, str]) -> None:
@@ -136,7 +157,8 @@ def _link_latest(directory: Path) -> None:
 
 async def _run_model(
     session: Session, model: ModelSpec, specs: Sequence[ServerSpec], *, servers: str
-) -> None:
+) -> bool:
+    """Ask one model's arms what is missing; False if nothing was."""
     plan, journal, console = session.plan, session.journal, session.console
     work = [
         WorkItem(task=q.task, item=item, repeat=k)
@@ -148,7 +170,7 @@ async def _run_model(
     unfinished = {a.name for a in plan.arms if any(_key(model, a, w) not in settled for w in work)}
     if not unfinished:
         console.print(f"{model.name}: every answer is in the journal already", highlight=False)
-        return
+        return False
     for planned in _groups(plan, specs, servers, session.device):
         group = [arm for arm in planned if arm.name in unfinished]
         if not group:  # a resumed run starts no server that has nothing left to answer
@@ -172,6 +194,7 @@ async def _run_model(
                     progress=progress,
                 )
             journal.record("asked", {"model": model.name, **dataclasses.asdict(summary)})
+    return True
 
 
 def _key(model: ModelSpec, arm: ArmSpec, work: WorkItem) -> SampleKey:

@@ -17,6 +17,7 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import binomtest
 
+from equipoise.evals.errors import UsageError
 from equipoise.evals.evidence import SuiteEvidence
 from equipoise.evals.experiment.arms_up import Session, arms_up
 from equipoise.evals.experiment.checkpoints import resolve_device, resolve_model
@@ -98,6 +99,12 @@ async def run_seeds(plan: Plan, seeds: Sequence[int], out: Path, console: Consol
     UsageError, ServerError, JournalError, InterruptedRunError
         As for a run; a later call goes on where this one stopped.
     """
+    foreign = [a.name for a in primary_plan(plan, seeds[0]).arms if a.variant is None]
+    if foreign:
+        raise UsageError(
+            f"plan {plan.name!r}: seeds serves the arms itself, and arm {foreign[0]!r} is an endpoint or "
+            "a replay; give it a variant"
+        )
     out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  once, before anything runs
     tables = [await _run_model(plan, model, seeds, out, console) for model in plan.models]
     text = render(plan, tables)

@@ -91,7 +91,10 @@ def servers_of(plan: Plan, model: str, model_path: str, device: Device) -> list[
             else None,
             max_running_requests=plan.runner.concurrency * most if device == "cpu" else None,
         )
-        variant = variant_named(name)
+        try:
+            variant = variant_named(name)
+        except UsageError as e:
+            raise UsageError(f"plan {plan.name!r}, arm {arms[0].name!r}: {e}") from e
         launch = _launch(model_path, variant, port=taken[-1], device=device, options=options)
         specs.append(ServerSpec(model=model, variant=variant, launch=launch, arms=tuple(arms)))
     return specs
