@@ -51,7 +51,7 @@ else
 	@echo "   torch" && $(SERVER)/bin/python $(PIP) $(TORCH_FROM) torch==2.13.0
 	@echo "   sglang" && $(SERVER)/bin/python $(PIP) --no-deps sglang==0.5.23 torchvision==0.28.0
 	@echo "   what sglang needs on a CPU" && $(SERVER)/bin/python $(PIP) $(TORCH_FROM) -c quant/sglang/constraints-cpu.txt -r quant/sglang/requirements-cpu.txt 2> >(grep -vE 'dependency resolver|requires|incompatible|WARNING: Location' >&2 || true)
-	@$(SERVER)/bin/python $(PIP) --no-deps hatchling editables pathspec pluggy trove-classifiers packaging && $(SERVER)/bin/python $(PIP) --no-deps --no-build-isolation -e .
+	@$(SERVER)/bin/python $(PIP) --no-deps -e .
 endif
 	@touch $@
 
@@ -65,9 +65,9 @@ report: $(CORE_STAMP)  ## Print the report of OUT again
 
 test: setup  ## The CPU test suite (starts real servers)
 	$(call say,Tests in the core environment)
-	@$(CORE)/bin/python -P -m pytest -m "not slow and not gpu"
+	@$(CORE)/bin/python -P -m pytest -q -m "not slow and not gpu"
 	$(call say,Tests in the server environment)
-	@$(SERVER)/bin/python -P -m pytest -m "not slow and not gpu" tests/server_env
+	@$(SERVER)/bin/python -P -m pytest -q -m "not slow and not gpu" tests/server_env
 
 test-all: setup  ## Also the slow tests and those that need a GPU
 	@$(CORE)/bin/python -P -m pytest
