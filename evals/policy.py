@@ -310,7 +310,12 @@ def _outcome(
     unshown = [g for g in gates if g.status is not GateStatus.PASSED]
     if undecided or unshown:
         return Outcome.INCONCLUSIVE, [*_reasons(undecided), *(f"{g.task}: {g.reason}" for g in unshown)]
-    return Outcome.SIGNED_OFF, ["every critical task and the pooled mean are non-inferior at their margins"]
+    detected = [v.task for v in verdicts if v.critical and v.label is TaskLabel.DETECTED_WITHIN_MARGIN]
+    reasons = ["every critical task and the pooled mean are non-inferior at their margins"]
+    if detected:
+        names = ", ".join(detected)
+        reasons.append(f"a difference was detected and proven within the margin, as the plan allows: {names}")
+    return Outcome.SIGNED_OFF, reasons
 
 
 def _reasons(verdicts: Iterable[TaskVerdict]) -> list[str]:
