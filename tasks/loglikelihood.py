@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.evals.errors import UsageError
 from equipoise.evals.types import (
     Output,
     PromptLogprobs,
@@ -26,10 +27,21 @@ from equipoise.evals.types import (
     ScoreStatus,
     TaskItem,
 )
+from equipoise.tasks.heldout import content_hash
+from equipoise.tasks.rows import Row, RowSource, load_rows, sample_rows
 
-__all__ = ["Continuation", "LoglikelihoodTask", "continuation_logprob"]
+__all__ = ["Continuation", "LoglikelihoodTask", "Query", "continuation_logprob"]
 
 _ONE_TOKEN = SamplingParams(max_new_tokens=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A row as it is asked; each continuation starts with a space, ``target`` is the right one without."""
+
+    context: str
+    continuations: tuple[str, ...]
+    target: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +78,49 @@ def continuation_logprob(context: Output, full: Output) -> Continuation | str:
 
 
 class LoglikelihoodTask(ABC):
-    """Base: ``item.inputs`` has ``context`` and ``continuations`` (each starting with a space)."""
+    """Base: a task names its data and says how a row is asked and judged."""
 
     kind: Literal["accuracy", "logprob"] = "accuracy"
     needs_chat_template = False
+    name: str
+    version: str
+    source: RowSource
 
-    @property
     @abstractmethod
-    def name(self) -> str: ...
+    def parse(self, row: Row, *, local: bool) -> Query:
+        """One row, in the local or the hub's form; a malformed one raises Key-, Value-, Index- or TypeError."""
+
+    @abstractmethod
+    def judge(self, item: TaskItem, scored: Sequence[Continuation]) -> tuple[float, str]:
+        """Value and what the model chose, in words."""
+
+    def items(self, n: int, seed: int) -> Sequence[TaskItem]:
+        """``n`` items drawn by ``seed``; ids are row numbers of the split.
+
+        Raises
+        ------
+        UsageError
+            The data cannot be loaded, has fewer rows, or a row is malformed (named).
+        """
+        rows, local = load_rows(self.source)
+        items = []
+        for index, row in sample_rows(rows, n, seed, name=self.name):
+            try:
+                query = self.parse(row, local=local)
+            except (KeyError, ValueError, IndexError, TypeError) as e:
+                raise UsageError(f"{self.name} row {index} is malformed ({e!r}); check the data file") from e
+            item_id = f"{self.name}-{index:05d}"
+            items.append(
+                TaskItem(
+                    task=self.name,
+                    id=item_id,
+                    inputs={"context": query.context, "continuations": list(query.continuations)},
+                    target=query.target,
+                    content_hash=content_hash(query.context, *query.continuations, query.target),
+                    cluster_id=item_id,
+                )
+            )
+        return items
 
     def next_request(self, item: TaskItem, outputs: Sequence[Output]) -> Request | None:
         """The context alone, then the context with each continuation."""
@@ -110,7 +157,3 @@ class LoglikelihoodTask(ABC):
             extracted=extracted,
             cached_tokens=min(cached) if len(cached) == len(scored) else None,
         )
-
-    @abstractmethod
-    def judge(self, item: TaskItem, scored: Sequence[Continuation]) -> tuple[float, str]:
-        """Value and what the model chose, in words."""

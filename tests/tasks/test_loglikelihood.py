@@ -139,10 +139,8 @@ def test_bad_data_is_named_with_its_line_or_row(data: Path) -> None:
 def test_real_rows_give_the_published_counts() -> None:
     if not os.environ.get("EQUIPOISE_DATA"):
         pytest.skip("EQUIPOISE_DATA is not set: no offline copy of ARC-Easy and LAMBADA")
-    from equipoise.tasks import arc_easy, lambada
-
-    assert len(load_rows(arc_easy.SOURCE)[0]) == 2376
-    assert len(load_rows(lambada.SOURCE)[0]) == 5153
+    assert len(load_rows(ArcEasy.source)[0]) == 2376
+    assert len(load_rows(Lambada.source)[0]) == 5153
     for item in ArcEasy().items(400, seed=1):
         assert 3 <= len(item.inputs["continuations"]) <= 5
         assert item.target in [c.strip() for c in item.inputs["continuations"]]
