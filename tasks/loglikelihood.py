@@ -88,7 +88,7 @@ class LoglikelihoodTask(ABC):
 
     @abstractmethod
     def parse(self, row: Row, *, local: bool) -> Query:
-        """One row, in the local or the hub's form; a malformed one raises Key-, Value-, Index- or TypeError."""
+        """One row, in the local or the hub's form; a malformed one may raise Key- or ValueError."""
 
     @abstractmethod
     def judge(self, item: TaskItem, scored: Sequence[Continuation]) -> tuple[float, str]:
