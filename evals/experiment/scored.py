@@ -61,43 +61,32 @@ def evidence_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -
     others = [a for a in plan.arms if a.role is not ArmRole.BASELINE]
     tasks, logprobs = [], []
     for question in questions:
+        name, spec = question.spec.name, question.spec
+        by_role = {a.role: (data.scored[a.name, name], a.name) for a in others}
+        ours = data.scored[baseline.name, name]
         if question.task.kind == "logprob":
-            assert question.spec.margin_nats is not None, "checked by questions_of"
-            logprobs.append(
-                LogprobTables(
-                    task=question.spec.name,
-                    margin_nats=question.spec.margin_nats,
-                    tables={
-                        arm.role: pair_logprobs(
-                            question.items,
-                            data.scored[baseline.name, question.spec.name],
-                            data.scored[arm.name, question.spec.name],
-                            baseline_arm=baseline.name,
-                            candidate_arm=arm.name,
-                        )
-                        for arm in others
-                    },
+            assert spec.margin_nats is not None, "checked by questions_of"
+            tokens = {
+                role: pair_logprobs(
+                    question.items, ours, theirs, baseline_arm=baseline.name, candidate_arm=arm
                 )
-            )
+                for role, (theirs, arm) in by_role.items()
+            }
+            logprobs.append(LogprobTables(task=name, margin_nats=spec.margin_nats, tables=tokens))
         else:
-            assert question.spec.margin is not None, "checked by questions_of"
-            tasks.append(
-                TaskTables(
-                    task=question.spec.name,
-                    margin=question.spec.margin,
-                    tables={
-                        arm.role: pair(
-                            question.items,
-                            data.scored[baseline.name, question.spec.name],
-                            data.scored[arm.name, question.spec.name],
-                            baseline_arm=baseline.name,
-                            candidate_arm=arm.name,
-                            repeats=question.spec.repeats,
-                        )
-                        for arm in others
-                    },
+            assert spec.margin is not None, "checked by questions_of"
+            scores = {
+                role: pair(
+                    question.items,
+                    ours,
+                    theirs,
+                    baseline_arm=baseline.name,
+                    candidate_arm=arm,
+                    repeats=spec.repeats,
                 )
-            )
+                for role, (theirs, arm) in by_role.items()
+            }
+            tasks.append(TaskTables(task=name, margin=spec.margin, tables=scores))
     return analyse(
         data.model,
         tasks,
