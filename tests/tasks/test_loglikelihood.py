@@ -159,3 +159,12 @@ def test_unreachable_hub_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> No
     )
     with pytest.raises(UsageError, match=r"o/n .*no route; set EQUIPOISE_DATA to a directory with x\.jsonl"):
         load_rows(source)
+
+
+def test_hub_rows_are_asked_like_local_ones() -> None:
+    arc = {"question": "Q?", "choices": {"text": ["yes", "no"], "label": ["1", "2"]}, "answerKey": "2"}
+    local_arc = {"query": "Question: Q?", "choices": ["yes", "no"], "gold": 1}
+    assert ArcEasy().parse(arc, local=False) == ArcEasy().parse(local_arc, local=True)
+    passage = {"text": "the cat sat on the mat"}
+    local_passage = {"context": "the cat sat on the", "continuation": "mat"}
+    assert Lambada().parse(passage, local=False) == Lambada().parse(local_passage, local=True)
