@@ -54,6 +54,11 @@ class McNemarResult:
     method: str = "McNemar test"
     citation: str = CITATION
 
+    @property
+    def two_sided_p(self) -> float:
+        """The exact p-value: what the loss alarm uses."""
+        return self.exact_p
+
 
 def mcnemar_exact_p(b: ArrayLike, c: ArrayLike) -> NDArray[np.float64]:
     """Two-sided exact p-value, elementwise; 1 where there are no discordant pairs."""
