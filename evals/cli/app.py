@@ -1,0 +1,25 @@
+"""The command line: parse, call, render, exit; a file for each family of commands.
+
+Exit codes: 0 signed off, 1 degraded, 3 inconclusive, 4 invalid or no verdict, 2 usage,
+130 interrupted.
+"""
+
+import click
+
+from equipoise import __version__
+from equipoise.evals.cli.plan import plan
+from equipoise.evals.cli.run import report, run
+from equipoise.evals.cli.seeds import seeds
+from equipoise.evals.cli.serve import doctor, serve
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="equipoise")
+def main() -> None:
+    """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
+
+
+for command in (run, report, plan, serve, doctor, seeds):
+    main.add_command(command)

@@ -1,0 +1,83 @@
+"""``equipoise run`` and ``equipoise report``."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from equipoise.evals.cli.shell import INTERRUPTED, console, errors_exit, overridden_plan, plan_overrides
+
+__all__ = ["report", "run"]
+
+
+@click.command()
+@click.argument("plan")
+@plan_overrides
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory (default: runs/PLAN-TIME).")
+@click.option("--resume", is_flag=True, help="Continue the run in --out (default: the latest run).")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--servers",
+    type=click.Choice(["auto", "together", "one-by-one"]),
+    default="auto",
+    show_default=True,
+    help="Whether a model's servers run at the same time (arms interleaved) or one after another.",
+)
+@errors_exit
+def run(
+    *,
+    plan: str,
+    baseline: str | None,
+    candidate: str | None,
+    control: str | None,
+    seed: int | None,
+    out: Path | None,
+    resume: bool,
+    device: str,
+    servers: str,
+) -> None:
+    """Run PLAN (a path, or a shipped plan's name), decide, and exit by the verdict."""
+    from equipoise.evals.experiment.run import RunOptions, run_sync
+    from equipoise.reports import terminal
+
+    options = RunOptions(
+        out=out, resume=resume, device=device, servers=servers, command=" ".join(["equipoise", *sys.argv[1:]])
+    )
+    try:
+        result = run_sync(
+            overridden_plan(plan, baseline, candidate, control, seed), options, console(err=True)
+        )
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("interrupted: what was answered is saved; add --resume to continue. No verdict.", err=True)
+        sys.exit(INTERRUPTED)
+    click.echo(terminal.render(result.report), nl=False)
+    click.echo(f"run directory: {result.directory}", err=True)
+    sys.exit(result.report.run.exit_code)
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["terminal", "markdown", "json"]),
+    default="terminal",
+    show_default=True,
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Write to a file instead of standard output.")
+@errors_exit
+def report(run_dir: Path, format_: str, output: Path | None) -> None:
+    """Analyse the journal in RUN_DIR again and print its report; exits by the verdict."""
+    from equipoise.evals.experiment.results import analyse_run
+    from equipoise.reports import json as json_report
+    from equipoise.reports import markdown, terminal
+
+    render = {"terminal": terminal.render, "markdown": markdown.render, "json": json_report.render}[format_]
+    result = analyse_run(run_dir)
+    if output is None:
+        click.echo(render(result), nl=False)
+    else:
+        output.write_text(render(result), encoding="utf-8")
+        click.echo(f"wrote {output}", err=True)
+    sys.exit(result.run.exit_code)
