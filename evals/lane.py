@@ -104,13 +104,13 @@ class Lane:
         ServerError
             The server died, or has been unreachable for too long.
         """
-        key, item, task = entry.key, entry.work.item, entry.work.task
+        key, item = entry.key, entry.work.item
         outputs: list[Output] = []
         tally = _Tally()
         error: str | None = None
         started_unix_s, started = time.time(), time.monotonic()
         try:
-            while (request := task.next_request(item, tuple(outputs))) is not None:
+            while (request := entry.work.next_request(tuple(outputs))) is not None:
                 outputs.append(await self._turn(key, request, tally, gate=gate))
         except _Stopped:
             return None

@@ -206,6 +206,11 @@ def _task_and_model(
     twice = next((i for i, count in ids.items() if count > 1), None)
     if twice is not None:
         raise ParityError(f"task {items[0].task!r}: item id {twice!r} is planned twice; ids must be unique")
+    alone = next((i.id for i in items if not i.cluster_id), None)
+    if alone is not None:
+        raise ParityError(
+            f"task {items[0].task!r}: item {alone!r} has no cluster_id; give it its own id if it stands alone"
+        )
     return items[0].task, next(iter(models), "")
 
 

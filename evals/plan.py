@@ -26,6 +26,7 @@ __all__ = [
     "RunnerSpec",
     "SeedSpec",
     "TaskSpec",
+    "hash_of",
     "load_plan",
     "parse_plan",
 ]
@@ -77,14 +78,20 @@ class ArmSpec(_Strict):
 
 
 class TaskSpec(_Strict):
-    """One task of the plan. ``p_d`` is the share of discordant pairs assumed for the power."""
+    """One task of the plan. ``p_d`` is the share of discordant pairs assumed for the power.
+
+    ``repeats`` asks every item so many times in every arm. ``temperature`` and ``top_p`` replace the
+    task's own sampling (greedy), the same in every arm; without them repeats show only the server's noise.
+    """
 
     name: Name
     items: int = Field(gt=0, le=1_000_000)
     critical: bool = False
     margin: Fraction | None = None  # accuracy tasks
     margin_nats: float | None = Field(default=None, gt=0)  # teacher-forced tasks
-    repeats: int = Field(default=1, ge=1, le=1)  # K > 1 needs the bootstrap-t engine
+    repeats: int = Field(default=1, ge=1, le=1024)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     p_d: Fraction = 0.045
 
 
@@ -164,13 +171,18 @@ class Plan(_Strict):
                 raise ValueError(
                     f"task {t.name!r} needs exactly one of margin (accuracy) and margin_nats (logprobs)"
                 )
+            sampled = t.repeats > 1 or t.temperature is not None or t.top_p is not None
+            if t.margin_nats is not None and sampled:
+                raise ValueError(
+                    f"task {t.name!r} is teacher-forced and samples nothing: leave out repeats, temperature "
+                    "and top_p"
+                )
         return self
 
     @property
     def content_hash(self) -> str:
         """SHA-256 of the plan's canonical JSON: what pre-registration fixes."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return hash_of(self.model_dump(mode="json"))
 
     def arm(self, role: ArmRole) -> ArmSpec | None:
         """The arm with this role, or None."""
@@ -203,6 +215,11 @@ class Plan(_Strict):
         if item_seed is not None:
             data["seeds"]["items"] = item_seed
         return _validated(data, source="the command line's overrides", text="")
+
+
+def hash_of(values: Any) -> str:
+    """SHA-256 of the canonical JSON of a plan's values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def load_plan(path: Path) -> Plan:

@@ -1,10 +1,10 @@
 """What a run is made of: arms, work, options, and what the runner needs of a journal."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from equipoise.evals.types import Backend, Sample, SampleKey, Task, TaskItem
+from equipoise.evals.types import Backend, Output, Request, Sample, SampleKey, Task, TaskItem
 
 __all__ = ["Arm", "ArmSummary", "ProgressSink", "RunOptions", "RunSummary", "SampleStore", "WorkItem"]
 
@@ -30,6 +30,20 @@ class WorkItem:
     task: Task
     item: TaskItem
     repeat: int = 0
+    temperature: float | None = None  # in place of the task's own, as the plan says
+    top_p: float | None = None
+
+    def next_request(self, outputs: Sequence[Output]) -> Request | None:
+        """The task's next request with the plan's sampling; None when the item is done."""
+        request = self.task.next_request(self.item, outputs)
+        changes = {
+            name: value
+            for name, value in (("temperature", self.temperature), ("top_p", self.top_p))
+            if value is not None
+        }
+        if request is None or not changes:
+            return request
+        return replace(request, sampling=replace(request.sampling, **changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,8 +52,9 @@ class TaskRow(Node):
     delta: float | None
     interval: Interval | None
     margin: float
-    lost: int | None  # b: baseline right, candidate wrong
-    gained: int | None  # c: baseline wrong, candidate right
+    # b: baseline right, candidate wrong; c: the reverse. Sums of score differences if graded or repeated.
+    lost: float | None
+    gained: float | None
     p_non_inferiority: float | None = None
     p_equivalence: float | None = None
     p_mcnemar: float | None = None  # exact, two-sided
@@ -65,6 +66,7 @@ class TaskRow(Node):
     smallest_detectable_loss: float | None = None
     worst_case_verdict: str | None = None  # with missing answers counted against the candidate
     repeats: int = 1
+    clusters: int | None = None  # where items share them
     blind: bool = False  # the gross control went unnoticed here
     improved: bool = False
     reason: str = ""
@@ -87,8 +89,8 @@ class PooledRow(Node):
     delta: float | None
     interval: Interval | None
     margin: float
-    lost: int | None = None
-    gained: int | None = None
+    lost: float | None = None
+    gained: float | None = None
     p_non_inferiority: float | None = None
     p_equivalence: float | None = None
     smallest_detectable_loss: float | None = None
@@ -139,8 +141,8 @@ class NoiseRow(Node):
 
     task: str
     n: int
-    lost: int
-    gained: int
+    lost: float
+    gained: float
     p: float | None
     undefined: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,8 +152,8 @@ class NoiseFloor(Node):
     """The baseline asked twice: A2 against A1, over all tasks of the model."""
 
     n: int
-    lost: int
-    gained: int
+    lost: float
+    gained: float
     p: float | None
     passed: bool
     excess_discordance: float | None = None  # of the candidate over A2 against A1

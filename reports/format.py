@@ -13,8 +13,11 @@ UNDEFINED = "n/a"
 MAX_DIGITS = 6
 
 
-def count(value: int | None) -> str:
-    return UNDEFINED if value is None else f"{value:,}"
+def count(value: float | None) -> str:
+    """Whole numbers as they are; sums of graded or repeated scores with one decimal."""
+    if value is None:
+        return UNDEFINED
+    return f"{int(value):,}" if value == int(value) else f"{value:,.1f}"
 
 
 def percent(value: float | None) -> str:

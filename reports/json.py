@@ -89,7 +89,7 @@ def _decode(hint: Any, value: Any, path: str) -> Any:
         return _decode_node(hint, value, path)
     if hint is float:
         _expect(isinstance(value, int | float) and not isinstance(value, bool), path, "a number", value)
-        return float(value)
+        return value  # a whole number stays one, so that a report read again renders to the same bytes
     _expect(
         type(value) is hint, path, {str: "a string", int: "an integer", bool: "true or false"}[hint], value
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from equipoise.evals.errors import PlanError
 from equipoise.evals.plan import Plan, TaskSpec
+from equipoise.evals.run_types import WorkItem
 from equipoise.evals.types import Task, TaskItem
 from equipoise.tasks.registry import TASKS
 
@@ -19,6 +20,21 @@ class Question:
     spec: TaskSpec
     task: Task
     items: Sequence[TaskItem]
+
+    @property
+    def work(self) -> list[WorkItem]:
+        """Everything that each arm is asked of this task."""
+        return [
+            WorkItem(
+                task=self.task,
+                item=item,
+                repeat=k,
+                temperature=self.spec.temperature,
+                top_p=self.spec.top_p,
+            )
+            for item in self.items
+            for k in range(self.spec.repeats)
+        ]
 
 
 def questions_of(plan: Plan, registry: Mapping[str, Task] = TASKS) -> tuple[Question, ...]:

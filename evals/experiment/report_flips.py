@@ -13,6 +13,8 @@ __all__ = ["flips_of"]
 
 SHOWN_PER_DIRECTION = 20  # of each task
 
+_Answer = tuple[Sample, Score]
+
 
 def flips_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -> Flips:
     """All flips counted, the first of each task and direction shown, lost ones first."""
@@ -32,38 +34,54 @@ def flips_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -> F
         for item in question.items:
             if item.id not in ours or item.id not in theirs:
                 continue
-            (one, one_score), (other, other_score) = ours[item.id], theirs[item.id]
-            if one_score.value is None or other_score.value is None or one_score.value == other_score.value:
+            change = _mean(theirs[item.id]) - _mean(ours[item.id])
+            if change == 0.0:
                 continue
-            direction = "lost" if one_score.value > other_score.value else "gained"
+            direction = "lost" if change < 0.0 else "gained"
             counts[direction] += 1
             shown[direction] += 1
             if shown[direction] <= SHOWN_PER_DIRECTION:
                 (lost if direction == "lost" else gained).append(
-                    _flip(item, direction, (one, one_score), (other, other_score))
+                    _flip(item, direction, ours[item.id], theirs[item.id])
                 )
     return Flips(lost=counts["lost"], gained=counts["gained"], shown=(*lost, *gained))
 
 
-def _by_item(data: ModelSamples, arm: str, task: str) -> dict[str, tuple[Sample, Score]]:
+def _by_item(data: ModelSamples, arm: str, task: str) -> dict[str, list[_Answer]]:
+    """Every item's scored answers, in order of repeat; items without any are left out."""
     scores = {s.key: s.score for s in data.scored[arm, task]}
-    return {s.key.item_id: (s, scores[s.key]) for s in data.samples[arm, task] if s.key in scores}
+    found: dict[str, list[_Answer]] = {}
+    for sample in data.samples[arm, task]:
+        score = scores.get(sample.key)
+        if score is not None and score.value is not None:
+            found.setdefault(sample.key.item_id, []).append((sample, score))
+    return found
 
 
-def _flip(
-    item: TaskItem, direction: str, baseline: tuple[Sample, Score], candidate: tuple[Sample, Score]
-) -> Flip:
+def _mean(answers: Sequence[_Answer]) -> float:
+    return sum(score.value or 0.0 for _, score in answers) / len(answers)
+
+
+def _flip(item: TaskItem, direction: str, baseline: list[_Answer], candidate: list[_Answer]) -> Flip:
+    """Of repeated answers, the two that show the change best."""
+    best, worst = (max, min) if direction == "lost" else (min, max)
+    one = best(baseline, key=_value)
+    other = worst(candidate, key=_value)
     return Flip(
         task=item.task,
         item_id=item.id,
         direction=direction,
         prompt=Excerpt.of(_prompt(item)),
         target=Excerpt.of(item.target),
-        baseline=_answer(*baseline),
-        candidate=_answer(*candidate),
-        baseline_finish=_finish(baseline[0]),
-        candidate_finish=_finish(candidate[0]),
+        baseline=_answer(*one),
+        candidate=_answer(*other),
+        baseline_finish=_finish(one[0]),
+        candidate_finish=_finish(other[0]),
     )
+
+
+def _value(answer: _Answer) -> float:
+    return answer[1].value or 0.0
 
 
 def _prompt(item: TaskItem) -> str:

@@ -41,7 +41,7 @@ def run_section(
         headline = "the candidate is statistically indistinguishable from the baseline within the margins"
     return Run(
         plan_name=plan.name,
-        plan_hash=plan.content_hash,
+        plan_hash=journal.metadata.plan_hash,
         run_id=run_id,
         created=_iso(journal.metadata.created_unix_s),
         state="final",
@@ -64,7 +64,7 @@ def unfinished_section(plan: Plan, run_id: str, journal: Journal, missing: Mappi
     rest = ", ".join(f"{count:,} of {model}" for model, count in missing.items())
     return Run(
         plan_name=plan.name,
-        plan_hash=plan.content_hash,
+        plan_hash=journal.metadata.plan_hash,
         run_id=run_id,
         created=_iso(journal.metadata.created_unix_s),
         state="incomplete",

@@ -11,7 +11,7 @@ from equipoise.evals.experiment.report_model import model_report
 from equipoise.evals.experiment.report_run import provenance, run_section, unfinished_section
 from equipoise.evals.experiment.scored import evidence_of, planned_samples, read_model
 from equipoise.evals.journal import Journal
-from equipoise.evals.plan import Plan
+from equipoise.evals.plan import Plan, hash_of
 from equipoise.evals.policy import decide, policy_of
 from equipoise.reports.model import Report
 
@@ -45,12 +45,15 @@ def plan_of(journal: Journal) -> Plan:
         "the journal was changed after the run; restore it from a copy, or run again in another directory"
     )
     try:
-        plan = Plan.model_validate(json.loads(journal.metadata.plan_text))
+        stored = json.loads(journal.metadata.plan_text)
+        plan = Plan.model_validate(stored)
     except ValueError as e:  # pydantic's error is one too, and has many lines
         raise JournalError(f"{journal.path}: the stored plan cannot be read; {changed}") from e
-    if plan.content_hash != journal.metadata.plan_hash:
+    # The text as registered: a plan read by a later version has that version's new keys too.
+    found = hash_of(stored)
+    if found != journal.metadata.plan_hash:
         raise JournalError(
-            f"{journal.path}: the stored plan has hash {plan.content_hash[:12]}, registered was "
+            f"{journal.path}: the stored plan has hash {found[:12]}, registered was "
             f"{journal.metadata.plan_hash[:12]}; {changed}"
         )
     return plan

@@ -160,12 +160,7 @@ async def _run_model(
 ) -> bool:
     """Ask one model's arms what is missing; False if nothing was."""
     plan, journal, console = session.plan, session.journal, session.console
-    work = [
-        WorkItem(task=q.task, item=item, repeat=k)
-        for q in session.questions
-        for item in q.items
-        for k in range(q.spec.repeats)
-    ]
+    work = [w for q in session.questions for w in q.work]
     settled = journal.final_keys()
     unfinished = {a.name for a in plan.arms if any(_key(model, a, w) not in settled for w in work)}
     if not unfinished:
