@@ -22,6 +22,7 @@ __all__ = [
     "SampleSize",
     "WorstCaseSize",
     "items_to_decide",
+    "largest_rejecting_b",
     "rejection_probability",
     "sample_size",
     "sample_size_formula",
@@ -127,7 +128,7 @@ def rejection_probability(
         raise ValueError(f"need n >= 1 and abs(loss) <= p_d <= 1, got n={n}, p_d={p_d}, loss={loss}")
     critical = float(norm.ppf(1.0 - alpha)) if z is None else z
     discordant = np.arange(int(binom.ppf(_TAIL, n, p_d)), int(binom.isf(_TAIL, n, p_d)) + 1)
-    largest_b = _largest_rejecting_b(discordant, n, margin, critical)
+    largest_b = largest_rejecting_b(discordant, n, margin, critical)
     share = min(max((p_d + loss) / (2.0 * p_d), 0.0), 1.0) if p_d > 0 else 0.5
     rejects = np.asarray(binom.cdf(largest_b, discordant, share), dtype=np.float64)
     if equivalence:  # T(-margin) with b and c swapped is -T(margin): the lower bound mirrors the upper
@@ -285,7 +286,7 @@ def items_to_decide(
     )
 
 
-def _largest_rejecting_b(discordant: NDArray[np.int_], n: int, margin: float, z: float) -> NDArray[np.int_]:
+def largest_rejecting_b(discordant: NDArray[np.int_], n: int, margin: float, z: float) -> NDArray[np.int_]:
     """For each number of discordant pairs the largest b with T(margin) <= -z, or -1 if there is none."""
     low = np.full_like(discordant, -1)
     high = discordant + 1  # T(margin) > -z at b = discordant + 1 is taken for granted, never evaluated
