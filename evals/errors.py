@@ -9,7 +9,8 @@
     ├── RequestError          one request failed for good (after its retries)
     ├── ParityError           the arms differ in something the plan does not allow
     ├── InterruptedRunError   exit 130: Ctrl-C or SIGTERM; what was answered is kept
-    └── JournalError          the journal of a run cannot be read, written or matched
+    ├── JournalError          the journal of a run cannot be read, written or matched
+    └── LedgerError           the ledger of attempts cannot be read or written, or was changed
 
 A message names the item, arm, file, flag or URL, and ends with the remedy.
 """
@@ -18,6 +19,7 @@ __all__ = [
     "EquipoiseError",
     "InterruptedRunError",
     "JournalError",
+    "LedgerError",
     "ParityError",
     "PlanError",
     "RequestError",
@@ -92,3 +94,7 @@ class InterruptedRunError(EquipoiseError):
 
 class JournalError(EquipoiseError):
     """The journal is missing, damaged, locked by another run, or belongs to another plan."""
+
+
+class LedgerError(EquipoiseError):
+    """The ledger of attempts is damaged, edited, locked, or cannot be saved."""

@@ -96,9 +96,13 @@ class TaskSpec(_Strict):
 
 
 class DecisionSpec(_Strict):
-    """The thresholds of the decision; see evals/policy.py for the rules."""
+    """The thresholds of the decision; see evals/policy.py for the rules.
+
+    ``max_attempts`` is how often this candidate may be tried; every test runs at ``effective_alpha``.
+    """
 
     alpha: float = Field(default=0.05, gt=0, le=0.2)
+    max_attempts: int = Field(default=1, ge=1, le=100)
     suite_margin: Fraction
     assumed_loss: float = Field(default=0.0, ge=0, lt=1)
     min_joint_power: float = Field(default=0.85, ge=0, lt=1)
@@ -107,6 +111,11 @@ class DecisionSpec(_Strict):
     require_control: bool = True
     max_baseline_truncation: float = Field(default=0.02, ge=0, lt=1)
     max_missing: float = Field(default=0.005, ge=0, lt=1)
+
+    @property
+    def effective_alpha(self) -> float:
+        """One-sided alpha of every test: ``alpha`` split over the attempts that the plan allows."""
+        return self.alpha / self.max_attempts
 
 
 class RunnerSpec(_Strict):
