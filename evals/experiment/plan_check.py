@@ -39,6 +39,8 @@ class PlanCheck:
             "ok": self.ok,
             "assumed_loss": d.assumed_loss,
             "alpha": d.alpha,
+            "max_attempts": d.max_attempts,
+            "effective_alpha": d.effective_alpha,
             "suite_margin": d.suite_margin,
             "joint_power_per_model": self._passes,
             "joint_power_all_models": self.joint_all_models,
@@ -87,7 +89,7 @@ def predicted_power(plan: Plan, *, draws: int = 20_000) -> PlanPower:
     ]
     rng = np.random.default_rng(plan.seeds.bootstrap)
     d = plan.decision
-    return plan_power(designs, d.suite_margin, rng=rng, alpha=d.alpha, draws=draws)
+    return plan_power(designs, d.suite_margin, rng=rng, alpha=d.effective_alpha, draws=draws)
 
 
 def check_plan(plan: Plan) -> PlanCheck:
@@ -101,7 +103,7 @@ def check_plan(plan: Plan) -> PlanCheck:
     questions_of(plan)
     power = predicted_power(plan)
     sizes = {
-        (t.n, t.margin): max(worst_case_size(t.n, t.margin, alpha=plan.decision.alpha).sizes)
+        (t.n, t.margin): max(worst_case_size(t.n, t.margin, alpha=plan.decision.effective_alpha).sizes)
         for t in power.tasks
     }
     return PlanCheck(
@@ -120,6 +122,12 @@ def print_plan_check(check: PlanCheck, console: Console) -> None:
     models, arms = [m.name for m in plan.models], [f"{a.name} ({a.role})" for a in plan.arms]
     console.print(f"models {', '.join(models)}; arms {', '.join(arms)}", highlight=False)
     console.print(f"{check.requests:,} items to ask in all", highlight=False)
+    if d.max_attempts > 1:
+        console.print(
+            f"alpha {d.alpha:g} is split over {d.max_attempts} attempts: every test runs at "
+            f"{d.effective_alpha:.3g}",
+            highlight=False,
+        )
     table = Table(show_edge=False, pad_edge=False)
     for name in ("task", "items", "margin", "assumed p_d", "power", "worst-case size"):
         table.add_column(name, justify="left" if name == "task" else "right")

@@ -49,7 +49,7 @@ def run_section(
         exit_code=verdict.exit_code,
         headline=headline,
         pairs=sum(c.n for e in evidence for t in e.tasks if (c := t.primary) is not None),
-        alpha=plan.decision.alpha,
+        alpha=plan.decision.effective_alpha,
         suite_margin=plan.decision.suite_margin,
         smallest_detectable_loss=max(detectable) if detectable else None,
         indistinguishable=verdict.indistinguishable,
@@ -72,7 +72,7 @@ def unfinished_section(plan: Plan, run_id: str, journal: Journal, missing: Mappi
         exit_code=4,
         headline=f"the run is not finished: answers still to come: {rest}",
         pairs=0,
-        alpha=plan.decision.alpha,
+        alpha=plan.decision.effective_alpha,
         suite_margin=plan.decision.suite_margin,
         reasons=(f"missing answers: {rest}",),
         would_decide=(

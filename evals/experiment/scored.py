@@ -91,7 +91,7 @@ def evidence_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -
         data.model,
         tasks,
         suite_margin=plan.decision.suite_margin,
-        alpha=plan.decision.alpha,
+        alpha=plan.decision.effective_alpha,
         rng=np.random.default_rng(plan.seeds.bootstrap),
         logprobs=logprobs,
         parity_violations=_prompt_violations(questions, data, baseline, others),
