@@ -6,32 +6,37 @@ Tokens of one sequence share a context and are not independent: sequences are th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from math import nan
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LogprobComparison", "PositionBucket", "compare_logprobs"]
+from equipoise.evals.statistics.ratio_bootstrap import CITATION, METHOD, clusters_of, ratio_bounds
 
-CITATION = (
-    "Field CA, Welsh AH (2007). Bootstrapping clustered data. Journal of the Royal Statistical Society B "
-    "69:369-390; Hall P (1992). The Bootstrap and Edgeworth Expansion (studentized bootstrap)."
-)
+__all__ = ["BUCKET_EDGES", "LogprobComparison", "PositionBucket", "bucket_of", "compare_logprobs"]
+
+BUCKET_EDGES = (0, 64, 128, 256, 512, 1024, 4096, 16384, 65536, 1 << 62)
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
-# Resamples are drawn in blocks of about this many weights, to bound memory.
-_BLOCK_WEIGHTS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionBucket:
-    """Tokens at positions ``start <= position < stop``: faults of a cache grow with the context."""
+    """Tokens at positions ``start <= position < stop``: faults of a cache grow with the context.
+
+    ``lower`` and ``upper`` are one-sided ``1 - alpha`` bounds of ``delta_nll_nats`` over the bucket's
+    sequences, each bucket for itself (exploratory: not adjusted for the number of buckets); see
+    `LogprobComparison` for ``reason``.
+    """
 
     start: int
     stop: int
     tokens: int
+    sequences: int
     delta_nll_nats: float
+    lower: float
+    upper: float
+    reason: str
     mean_abs_delta_nats: float
+    abs_delta_percentiles: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ class LogprobComparison:
         One-sided ``1 - alpha`` bounds of ``delta_nll_nats`` (cluster bootstrap-t); NaN, with a
         ``reason``, where they are not defined; 0, with a ``reason``, where all logprobs are identical.
     top1_agreement
-        Share of tokens on which "is the token the model's first choice" agrees; None if not known.
+        Share of tokens on which the arms' first choices agree; None if not known.
     abs_delta_percentiles
         (percent, nats) of the absolute change of a token's logprob.
     worst_sequences
@@ -73,7 +78,7 @@ class LogprobComparison:
     abs_delta_percentiles: tuple[tuple[float, float], ...]
     worst_sequences: tuple[tuple[str, float], ...]
     buckets: tuple[PositionBucket, ...]
-    method: str = "cluster bootstrap-t over sequences"
+    method: str = METHOD
     citation: str = CITATION
 
 
@@ -86,7 +91,7 @@ def compare_logprobs(
     position: ArrayLike | None = None,
     baseline_top1: ArrayLike | None = None,
     candidate_top1: ArrayLike | None = None,
-    bucket_edges: tuple[int, ...] = (0, 64, 128, 256, 512, 1024, 4096, 16384, 65536, 1 << 62),
+    bucket_edges: tuple[int, ...] = BUCKET_EDGES,
     alpha: float = 0.05,
     resamples: int = 10_000,
 ) -> LogprobComparison:
@@ -103,7 +108,8 @@ def compare_logprobs(
     position
         Position of each token in its sequence, shape [tokens].
     baseline_top1, candidate_top1
-        Whether the token is the arm's own most likely one, shape [tokens].
+        The arm's own first choice (its id) at each token, or, where only that is known, whether the token
+        is that choice; shape [tokens], of one kind in both arms.
     alpha
         One-sided alpha of the bounds.
 
@@ -113,8 +119,8 @@ def compare_logprobs(
         If there is no token, shapes differ, or a logprob is not finite.
     """
     base, cand = np.asarray(baseline, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
-    names, index = np.unique(np.asarray(sequence), return_inverse=True)
-    if base.ndim != 1 or base.size == 0 or not base.shape == cand.shape == index.shape:
+    names, index = clusters_of(sequence)
+    if base.ndim != 1 or not base.shape == cand.shape == index.shape:
         raise ValueError(
             "need at least one token, and one baseline logprob, candidate logprob and sequence per token; "
             f"got shapes {base.shape}, {cand.shape}, {index.shape}"
@@ -122,98 +128,79 @@ def compare_logprobs(
     if not (np.all(np.isfinite(base)) and np.all(np.isfinite(cand))):
         raise ValueError("logprobs must be finite; drop unscored tokens and count them as missing")
     change = base - cand  # nats of negative log-likelihood, positive is worse
-    lengths = np.bincount(index).astype(np.float64)
-    sums = np.bincount(index, weights=change).astype(np.float64)
-    mean, se = _ratio_with_se(sums, lengths, np.ones((1, lengths.size)))
-    if np.any(change != 0.0):
-        lower, upper, reason = _bounds(sums, lengths, alpha, resamples, rng)
-    else:  # the arms computed the very same thing: a fact about them, not an estimate
-        lower, upper, reason = 0.0, 0.0, "every logprob is identical in both arms"
-    agreement = (
-        float(np.mean(np.asarray(baseline_top1, dtype=bool) == np.asarray(candidate_top1, dtype=bool)))
-        if baseline_top1 is not None and candidate_top1 is not None
-        else None
-    )
-    by_sequence = sums / lengths
+    # Row 0 is all tokens; then one row a bucket that has any.
+    rows = [np.arange(change.size)]
+    edges: list[tuple[int, int]] = []
+    if position is not None:
+        bucket = bucket_of(position, bucket_edges, tokens=change.size)
+        for b in np.unique(bucket):
+            rows.append(np.flatnonzero(bucket == b))
+            edges.append((bucket_edges[b], bucket_edges[b + 1]))
+    sums = np.stack([np.bincount(index[r], weights=change[r], minlength=names.size) for r in rows])
+    lengths = np.stack([np.bincount(index[r], minlength=names.size) for r in rows])
+    found = ratio_bounds(sums, lengths, alpha=alpha, resamples=resamples, rng=rng)
+    limits = [
+        # The arms computed the very same thing: a fact about them, not an estimate.
+        (float(low), float(high), reason)
+        if change[r].any()
+        else (0.0, 0.0, "identical logprobs in both arms")
+        for r, low, high, reason in zip(rows, found.lower, found.upper, found.reasons, strict=True)
+    ]
+    by_sequence = sums[0] / lengths[0]
     worst = np.argsort(-by_sequence, kind="stable")[:5]
+    mean = found.mean
     return LogprobComparison(
-        sequences=int(lengths.size),
+        sequences=int(names.size),
         tokens=int(base.size),
         alpha=alpha,
         resamples=resamples,
         delta_nll_nats=float(mean[0]),
         delta_logprob_nats=-float(mean[0]),
-        standard_error=float(se[0]),
-        lower=lower,
-        upper=upper,
-        reason=reason,
-        top1_agreement=agreement,
-        abs_delta_percentiles=tuple(
-            (q, float(x))
-            for q, x in zip(_PERCENTILES, np.percentile(np.abs(change), _PERCENTILES), strict=True)
-        ),
+        standard_error=float(found.standard_error[0]),
+        lower=limits[0][0],
+        upper=limits[0][1],
+        reason=limits[0][2],
+        top1_agreement=None
+        if baseline_top1 is None or candidate_top1 is None
+        else float(np.mean(np.asarray(baseline_top1) == np.asarray(candidate_top1))),
+        abs_delta_percentiles=_percentiles(change),
         worst_sequences=tuple((str(names[i]), float(by_sequence[i])) for i in worst),
-        buckets=_by_position(change, np.asarray(position), bucket_edges) if position is not None else (),
+        buckets=tuple(
+            PositionBucket(
+                start=start,
+                stop=stop,
+                tokens=int(rows[b].size),
+                sequences=int(np.count_nonzero(lengths[b])),
+                delta_nll_nats=float(mean[b]),
+                lower=limits[b][0],
+                upper=limits[b][1],
+                reason=limits[b][2],
+                mean_abs_delta_nats=float(np.abs(change[rows[b]]).mean()),
+                abs_delta_percentiles=_percentiles(change[rows[b]]),
+            )
+            for b, (start, stop) in enumerate(edges, start=1)
+        ),
     )
 
 
-def _ratio_with_se(
-    sums: NDArray[np.float64], lengths: NDArray[np.float64], weights: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean over tokens and its cluster-robust standard error, for each row of cluster weights."""
-    clusters = sums.shape[-1]
-    tokens = (weights * lengths).sum(axis=1)
-    mean = (weights * sums).sum(axis=1) / tokens
-    residual = sums - mean[:, None] * lengths
-    squares = (weights * np.square(residual)).sum(axis=1)
-    inflation = clusters / (clusters - 1.0) if clusters > 1 else nan
-    return mean, np.sqrt(inflation * squares) / tokens
+def bucket_of(position: ArrayLike, edges: tuple[int, ...], *, tokens: int) -> NDArray[np.intp]:
+    """Number of the bucket ``edges[b] <= position < edges[b + 1]`` of each token, shape [tokens].
+
+    Raises
+    ------
+    ValueError
+        If there is not one position per token, or one lies in no bucket.
+    """
+    at = np.asarray(position)
+    if at.shape != (tokens,):
+        raise ValueError(f"need one position per token, got {at.shape} for {tokens} tokens")
+    bucket = np.searchsorted(edges, at, side="right") - 1
+    outside = np.flatnonzero((bucket < 0) | (bucket >= len(edges) - 1))
+    if outside.size:
+        raise ValueError(f"token {outside[0]}: position {at[outside[0]]} is in no bucket of {edges}")
+    return bucket
 
 
-def _bounds(
-    sums: NDArray[np.float64],
-    lengths: NDArray[np.float64],
-    alpha: float,
-    resamples: int,
-    rng: np.random.Generator,
-) -> tuple[float, float, str]:
-    """One-sided bounds of the mean over tokens, and why they are what they are where that is special."""
-    mean, se = (float(x[0]) for x in _ratio_with_se(sums, lengths, np.ones((1, sums.size))))
-    if sums.size < 2:
-        return nan, nan, "one sequence shows no spread between sequences"
-    if se <= 1e-15:
-        return nan, nan, "every sequence changed alike: no spread between sequences"
-    pivots = np.empty(resamples)
-    block = max(1, _BLOCK_WEIGHTS // sums.size)
-    shares = np.full(sums.size, 1.0 / sums.size)
-    for start in range(0, resamples, block):
-        rows = min(block, resamples - start)
-        weights = rng.multinomial(sums.size, shares, size=rows).astype(np.float64)
-        means, errors = _ratio_with_se(sums, lengths, weights)
-        # A resample without spread is an infinite pivot, never dropped: dropping it narrows the interval.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            pivot = (means - mean) / errors
-        pivots[start : start + rows] = np.where(means == mean, 0.0, pivot)
-    low, high = np.quantile(pivots, [alpha, 1.0 - alpha], method="inverted_cdf")
-    return mean - float(high) * se, mean - float(low) * se, ""
-
-
-def _by_position(
-    change: NDArray[np.float64], position: NDArray[np.int_], edges: tuple[int, ...]
-) -> tuple[PositionBucket, ...]:
-    if position.shape != change.shape:
-        raise ValueError(f"need one position per token, got {position.shape} for {change.shape}")
-    buckets = []
-    for start, stop in pairwise(edges):
-        inside = change[(position >= start) & (position < stop)]
-        if inside.size:
-            buckets.append(
-                PositionBucket(
-                    start=start,
-                    stop=stop,
-                    tokens=int(inside.size),
-                    delta_nll_nats=float(inside.mean()),
-                    mean_abs_delta_nats=float(np.abs(inside).mean()),
-                )
-            )
-    return tuple(buckets)
+def _percentiles(change: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    values = np.percentile(np.abs(change), _PERCENTILES)
+    return tuple((q, float(x)) for q, x in zip(_PERCENTILES, values, strict=True))
