@@ -21,6 +21,7 @@ from equipoise.evals.types import ArmRole
 __all__ = [
     "ArmSpec",
     "DecisionSpec",
+    "LooksSpec",
     "ModelSpec",
     "Plan",
     "RunnerSpec",
@@ -118,6 +119,25 @@ class DecisionSpec(_Strict):
         return self.alpha / self.max_attempts
 
 
+class LooksSpec(_Strict):
+    """Looks at the run before its end, which may stop it as degraded or as futile; see evals/looks.py.
+
+    ``fractions`` are shares of every task's items. ``futility`` stops where sign-off has a probability below
+    ``gamma`` left, at the plan's assumed loss and p_d.
+    """
+
+    fractions: tuple[Fraction, ...] = Field(default=(0.25, 0.5, 0.75), min_length=1, max_length=20)
+    spending: Literal["pocock", "obrien-fleming"] = "pocock"
+    futility: bool = True
+    gamma: float = Field(default=0.02, gt=0, le=0.2)
+
+    @model_validator(mode="after")
+    def _increasing(self) -> "LooksSpec":
+        if any(a >= b for a, b in zip(self.fractions, self.fractions[1:], strict=False)):
+            raise ValueError(f"fractions must increase, got {list(self.fractions)}")
+        return self
+
+
 class RunnerSpec(_Strict):
     """How the requests are sent; none of it may change an answer's meaning."""
 
@@ -143,6 +163,7 @@ class Plan(_Strict):
     seeds: SeedSpec = SeedSpec()
     decision: DecisionSpec
     runner: RunnerSpec = RunnerSpec()
+    looks: LooksSpec | None = None  # None: nothing is looked at before the end
     models: tuple[ModelSpec, ...] = Field(min_length=1)
     arms: tuple[ArmSpec, ...] = Field(min_length=2)
     tasks: tuple[TaskSpec, ...] = Field(min_length=1)
