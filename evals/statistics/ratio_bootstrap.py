@@ -82,7 +82,7 @@ def ratio_bounds(
     totals, counts = np.asarray(sums, dtype=np.float64), np.asarray(lengths, dtype=np.float64)
     if totals.ndim != 2 or totals.shape != counts.shape or np.any(counts.sum(axis=1) <= 0):
         raise ValueError(f"need sums and lengths of one shape, with tokens in each row; got {totals.shape}")
-    finite = np.isfinite(totals).all(axis=1)
+    finite: NDArray[np.bool_] = np.isfinite(np.abs(totals).max(axis=1))
     totals = np.where(finite[:, None], totals, 0.0)
     groups = (counts > 0).sum(axis=1)
     mean = totals.sum(axis=1) / counts.sum(axis=1)
