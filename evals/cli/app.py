@@ -11,6 +11,7 @@ from equipoise.evals.cli.plan import plan
 from equipoise.evals.cli.run import report, run
 from equipoise.evals.cli.seeds import seeds
 from equipoise.evals.cli.serve import doctor, serve
+from equipoise.evals.cli.stats import stats
 
 __all__ = ["main"]
 
@@ -21,5 +22,5 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, plan, serve, doctor, seeds):
+for command in (run, report, plan, stats, serve, doctor, seeds):
     main.add_command(command)

@@ -228,11 +228,11 @@ def sample_size(
     def power_at(n: int) -> float:
         return rejection_probability(n, margin, p_d, loss, alpha=alpha, equivalence=equivalence)
 
-    low, high = 0, max(formula, 1)
-    while power_at(high) < power:
+    low, high = 0, formula
+    while high <= _MAX_ITEMS and power_at(high) < power:
         low, high = high, high * 2
-        if high > _MAX_ITEMS:
-            raise ValueError(f"more than {_MAX_ITEMS} items would be needed; widen the margin {margin}")
+    if high > _MAX_ITEMS:
+        raise ValueError(f"more than {_MAX_ITEMS:,} items would be needed; widen the margin {margin}")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power_at(middle) >= power else (middle, high)
