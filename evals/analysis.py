@@ -5,35 +5,40 @@ Margins and alpha are data here: they say at which loss and level a test is stat
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
+from equipoise.evals.comparison import Levels, compare_arms, item_differences
 from equipoise.evals.errors import EquipoiseError
 from equipoise.evals.evidence import (
     ArmMissing,
     Comparison,
     LogprobEvidence,
-    MissingBounds,
     PooledComparison,
     SuiteEvidence,
     TaskEvidence,
-    Truncation,
 )
 from equipoise.evals.pairing import LogprobTable
-from equipoise.evals.statistics.detectable import smallest_detectable_loss
+from equipoise.evals.statistics.cluster import cluster_standard_error
+from equipoise.evals.statistics.delta import DifferenceTest
+from equipoise.evals.statistics.detectable import (
+    DetectableLoss,
+    detectable_at_standard_error,
+    smallest_detectable_loss,
+)
 from equipoise.evals.statistics.excess import ExcessDiscordance, excess_discordance
 from equipoise.evals.statistics.logprob import LogprobComparison, compare_logprobs
-from equipoise.evals.statistics.mcnemar import mcnemar_test
+from equipoise.evals.statistics.mcnemar import McNemarResult, mcnemar_test
 from equipoise.evals.statistics.missingness import DifferentialMissingness, differential_missingness
 from equipoise.evals.statistics.mover import macro_mean, mover_limits
-from equipoise.evals.statistics.newcombe import newcombe_interval
-from equipoise.evals.statistics.tango import tango_delta_limits, tango_test
+from equipoise.evals.statistics.sign_flip import sign_flip_test
 from equipoise.evals.types import ArmRole, FloatArray, PairedTable
 
 _Tables = Mapping[ArmRole, PairedTable] | Mapping[ArmRole, LogprobTable]
 
-__all__ = ["LogprobTables", "TaskTables", "analyse", "compare_arms"]
+__all__ = ["LogprobTables", "TaskTables", "analyse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,6 +66,7 @@ def analyse(
     suite_margin: float,
     alpha: float,
     rng: np.random.Generator,
+    nogo_alpha: float | None = None,
     logprobs: Sequence[LogprobTables] = (),
     parity_violations: Sequence[str] = (),
 ) -> SuiteEvidence:
@@ -75,7 +81,9 @@ def analyse(
     suite_margin, alpha
         Margin of the pooled mean; one-sided alpha of all bounds.
     rng
-        Source of the bootstrap resamples.
+        Source of the resamples.
+    nogo_alpha
+        One-sided alpha that looks have left for "degraded"; None if the plan registered no looks.
     logprobs
         The plan's teacher-forced tasks.
     parity_violations
@@ -84,7 +92,7 @@ def analyse(
     Raises
     ------
     EquipoiseError
-        If a task has no candidate table, graded scores, repeats or clusters.
+        If a task has no candidate table, or there is no task.
     """
     role_tables: list[tuple[str, _Tables]] = [(t.task, t.tables) for t in tasks]
     role_tables += [(t.task, t.tables) for t in logprobs]
@@ -95,10 +103,13 @@ def analyse(
             )
     if not tasks:
         raise EquipoiseError(f"model {model!r}: no accuracy task to analyse; give the plan at least one")
-    evidence = tuple(_analyse_task(t, alpha, rng) for t in tasks)
+    levels = Levels(alpha=alpha, nogo_alpha=nogo_alpha)
+    evidence = tuple(_analyse_task(t, levels, rng) for t in tasks)
     roles = frozenset(role for _, tables in role_tables for role in tables)
     pooled = {
-        role: _pool([t.comparisons[role] for t in evidence], suite_margin, alpha)
+        role: _pool(
+            [t.comparisons[role] for t in evidence], [t.tables[role] for t in tasks], suite_margin, alpha, rng
+        )
         for role in sorted(roles)
         if all(role in t.comparisons for t in evidence)
     }
@@ -117,41 +128,8 @@ def analyse(
     )
 
 
-def compare_arms(table: PairedTable, margin: float, alpha: float) -> Comparison | None:
-    """One arm against another on one task of binary scores; None if the table has no pairs.
-
-    Raises
-    ------
-    EquipoiseError
-        If the scores are graded or repeated, or items share clusters: the tests of binary, single,
-        independent pairs do not hold there.
-    """
-    if table.n == 0:
-        return None
-    baseline, candidate = _binary(table)
-    both = int(np.sum(baseline & candidate))
-    b, c = int(np.sum(baseline & ~candidate)), int(np.sum(~baseline & candidate))
-    n = table.n
-    return Comparison(
-        task=table.task,
-        baseline_arm=table.baseline_arm,
-        candidate_arm=table.candidate_arm,
-        n=n,
-        n_planned=table.n_planned,
-        excluded=dict(table.excluded),
-        baseline_accuracy=float(baseline.mean()),
-        candidate_accuracy=float(candidate.mean()),
-        tango=tango_test(b, c, n, margin=margin, alpha=alpha),
-        newcombe=newcombe_interval(both, b, c, n - both - b - c),
-        mcnemar=mcnemar_test(b, c),
-        truncation=_truncation(table, margin, alpha),
-        missing=_missing_bounds(table, b, c, alpha),
-        detectable=smallest_detectable_loss(n, (b + c) / n),
-    )
-
-
-def _analyse_task(task: TaskTables, alpha: float, rng: np.random.Generator) -> TaskEvidence:
-    compared = {role: compare_arms(table, task.margin, alpha) for role, table in task.tables.items()}
+def _analyse_task(task: TaskTables, levels: Levels, rng: np.random.Generator) -> TaskEvidence:
+    compared = {role: compare_arms(table, task.margin, levels, rng) for role, table in task.tables.items()}
     return TaskEvidence(
         task=task.task,
         margin=task.margin,
@@ -161,91 +139,106 @@ def _analyse_task(task: TaskTables, alpha: float, rng: np.random.Generator) -> T
     )
 
 
-def _binary(table: PairedTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    where = f"task {table.task!r}, {table.candidate_arm} against {table.baseline_arm}"
-    if table.baseline.shape != (table.n, 1) or table.candidate.shape != (table.n, 1):
-        raise EquipoiseError(f"{where}: repeated samples are not supported yet; plan repeats = 1")
-    scores = np.concatenate([table.baseline, table.candidate])
-    if not np.all((scores == 0.0) | (scores == 1.0)):
-        raise EquipoiseError(f"{where}: graded scores are not supported yet; grade each item 0 or 1")
-    if len(set(table.cluster_ids)) != table.n:
-        raise EquipoiseError(
-            f"{where}: items that share a cluster are not supported yet; use one item a cluster"
-        )
-    return table.baseline[:, 0] == 1.0, table.candidate[:, 0] == 1.0
-
-
-def _truncation(table: PairedTable, margin: float, alpha: float) -> Truncation:
-    baseline, candidate = table.baseline_truncated[:, 0], table.candidate_truncated[:, 0]
-    completed = ~(baseline | candidate)
-    right = table.baseline[completed, 0] == 1.0, table.candidate[completed, 0] == 1.0
-    return Truncation(
-        baseline=int(baseline.sum()),
-        candidate=int(candidate.sum()),
-        n=table.n,
-        test=mcnemar_test(int(np.sum(baseline & ~candidate)), int(np.sum(~baseline & candidate))),
-        both_completed=tango_test(
-            int(np.sum(right[0] & ~right[1])),
-            int(np.sum(~right[0] & right[1])),
-            int(completed.sum()),
-            margin=margin,
-            alpha=alpha,
-        )
-        if completed.any()
-        else None,
-    )
-
-
-def _missing_bounds(table: PairedTable, b: int, c: int, alpha: float) -> MissingBounds:
-    """Fill the missing side of every unpaired item the worst way, then the best way."""
-    alone_baseline, alone_candidate = table.unpaired_baseline, table.unpaired_candidate
-    neither = table.n_planned - table.n - alone_baseline.size - alone_candidate.size
-    worst_b = b + float(alone_baseline.sum()) + float((1.0 - alone_candidate).sum()) + neither
-    best_c = c + float((1.0 - alone_baseline).sum()) + float(alone_candidate.sum()) + neither
-    lower, _ = tango_delta_limits(worst_b, c, table.n_planned, 1.0 - alpha)
-    _, upper = tango_delta_limits(b, best_c, table.n_planned, 1.0 - alpha)
-    return MissingBounds(
-        unpaired=table.n_planned - table.n,
-        worst_delta=(c - worst_b) / table.n_planned,
-        lower=float(lower),
-        best_delta=(best_c - b) / table.n_planned,
-        upper=float(upper),
-    )
-
-
 def _excess(tables: Mapping[ArmRole, PairedTable], rng: np.random.Generator) -> ExcessDiscordance | None:
-    """On the items that A1, A2 and B all have; None without a second baseline run or such items."""
+    """On the items that A1, A2 and B all have; None without a second baseline run or such items.
+
+    Repeats are compared by the item's mean score.
+    """
     if ArmRole.BASELINE_REPEAT not in tables:
         return None
     primary, noise = tables[ArmRole.CANDIDATE], tables[ArmRole.BASELINE_REPEAT]
-    repeat = dict(zip(noise.item_ids, noise.candidate[:, 0].tolist(), strict=True))
+    repeat = dict(zip(noise.item_ids, noise.candidate.mean(axis=1).tolist(), strict=True))
     rows = [i for i, item_id in enumerate(primary.item_ids) if item_id in repeat]
     if not rows:
         return None
     again: FloatArray = np.array([repeat[primary.item_ids[i]] for i in rows])
-    return excess_discordance(primary.baseline[rows, 0], again, primary.candidate[rows, 0], rng=rng)
+    return excess_discordance(
+        primary.baseline[rows].mean(axis=1), again, primary.candidate[rows].mean(axis=1), rng=rng
+    )
 
 
-def _pool(comparisons: Sequence[Comparison], margin: float, alpha: float) -> PooledComparison:
-    tango = [c.tango for c in comparisons]
-    deltas = [t.delta for t in tango]
+def _pool(
+    comparisons: Sequence[Comparison],
+    tables: Sequence[PairedTable],
+    margin: float,
+    alpha: float,
+    rng: np.random.Generator,
+) -> PooledComparison:
+    estimates = [c.estimate for c in comparisons]
+    deltas = [e.delta for e in estimates]
+    lowers, uppers = _finite([e.lower for e in estimates], -1.0), _finite([e.upper for e in estimates], 1.0)
     worst, best = [c.missing.worst_delta for c in comparisons], [c.missing.best_delta for c in comparisons]
-    _, missing_lower, _ = mover_limits(worst, [c.missing.lower for c in comparisons], worst)
-    _, _, missing_upper = mover_limits(best, best, [c.missing.upper for c in comparisons])
-    b, c = int(sum(t.b for t in tango)), int(sum(t.c for t in tango))
-    n = sum(t.n for t in tango)
+    _, missing_lower, _ = mover_limits(worst, _finite([c.missing.lower for c in comparisons], -1.0), worst)
+    _, _, missing_upper = mover_limits(best, best, _finite([c.missing.upper for c in comparisons], 1.0))
+    _, _, nogo_upper = mover_limits(deltas, deltas, _finite([c.nogo_upper for c in comparisons], 1.0))
     return PooledComparison(
-        mover=macro_mean(
-            deltas, [t.lower for t in tango], [t.upper for t in tango], margin=margin, alpha=alpha
-        ),
+        mover=macro_mean(deltas, lowers, uppers, margin=margin, alpha=alpha),
+        nogo_upper=float(nogo_upper),
         missing_lower=float(missing_lower),
         missing_upper=float(missing_upper),
-        sign_test=mcnemar_test(b, c),
-        truncation_test=mcnemar_test(
-            sum(c.truncation.test.b for c in comparisons), sum(c.truncation.test.c for c in comparisons)
+        lost=sum(c.lost for c in comparisons),
+        gained=sum(c.gained for c in comparisons),
+        sign_test=_pooled_test(
+            comparisons, [c.alarm for c in comparisons], [item_differences(t) for t in tables], tables, rng
         ),
-        detectable=smallest_detectable_loss(n, (b + c) / n),
+        truncation_test=_pooled_test(
+            comparisons,
+            [c.truncation.test for c in comparisons],
+            [t.baseline_truncated.mean(axis=1) - t.candidate_truncated.mean(axis=1) for t in tables],
+            tables,
+            rng,
+        ),
+        detectable=_pooled_detectable(comparisons, tables),
     )
+
+
+def _finite(limits: Sequence[float], worst: float) -> list[float]:
+    """Where a task's data give no limit (one cluster, say), anything is possible."""
+    return [x if isfinite(x) else worst for x in limits]
+
+
+def _pooled_test(
+    comparisons: Sequence[Comparison],
+    tests: Sequence[DifferenceTest],
+    differences: Sequence[FloatArray],
+    tables: Sequence[PairedTable],
+    rng: np.random.Generator,
+) -> DifferenceTest:
+    """McNemar on the summed discordant pairs where every task has them, else sign flips over all items."""
+    pairs = [t for t in tests if isinstance(t, McNemarResult)]
+    if len(pairs) == len(tests):
+        return mcnemar_test(sum(t.b for t in pairs), sum(t.c for t in pairs))
+    clusters = _joint_clusters(comparisons, tables)
+    return sign_flip_test(np.concatenate(differences), rng=rng, clusters=clusters)
+
+
+def _joint_clusters(
+    comparisons: Sequence[Comparison], tables: Sequence[PairedTable]
+) -> npt.NDArray[np.int64] | None:
+    """Cluster numbers over all tasks' items; tasks share no cluster. None if every item stands alone."""
+    if all(c.clusters is None for c in comparisons):
+        return None
+    numbers: list[npt.NDArray[np.int64]] = []
+    start = 0
+    for table in tables:
+        names, index = np.unique(np.array(table.cluster_ids, dtype=np.str_), return_inverse=True)
+        numbers.append(index.astype(np.int64) + start)
+        start += names.size
+    return np.concatenate(numbers)
+
+
+def _pooled_detectable(comparisons: Sequence[Comparison], tables: Sequence[PairedTable]) -> DetectableLoss:
+    n = sum(c.n for c in comparisons)
+    share = sum(c.discordant_share * c.n for c in comparisons) / n
+    if all(c.mcnemar is not None for c in comparisons):
+        return smallest_detectable_loss(n, share)
+    difference = np.concatenate([item_differences(t) for t in tables])
+    clusters = _joint_clusters(comparisons, tables)
+    if clusters is None:
+        error = float(difference.std(ddof=1)) / sqrt(n) if n > 1 else nan
+    else:
+        error = cluster_standard_error(difference, clusters)
+    return detectable_at_standard_error(n, share, error)
 
 
 def _analyse_logprobs(task: LogprobTables, alpha: float, rng: np.random.Generator) -> LogprobEvidence:

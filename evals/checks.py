@@ -40,7 +40,10 @@ def broken_in_suite(
             f"{test.candidate_missing} of the candidate's (p = {test.p:.2g})"
         )
     noise = evidence.pooled.get(ArmRole.BASELINE_REPEAT)
-    if noise is not None and min(noise.sign_test.exact_p, noise.truncation_test.exact_p) < noise_alarm_p:
+    if (
+        noise is not None
+        and min(noise.sign_test.two_sided_p, noise.truncation_test.two_sided_p) < noise_alarm_p
+    ):
         broken.append("the baseline differs from itself over all tasks (A/A alarm)")
     if ArmRole.GROSS_CONTROL in evidence.roles_run:
         control = evidence.pooled.get(ArmRole.GROSS_CONTROL)
@@ -67,14 +70,15 @@ def broken_in_task(
     primary = task.primary
     if primary is None:
         broken.append("no item was scored in both arms")
-    elif primary.truncation.baseline > max_baseline_truncation * primary.n:
+    elif primary.truncation.baseline_rate > max_baseline_truncation:
+        cut = primary.truncation
         broken.append(
-            f"{primary.truncation.baseline} of {primary.n} baseline answers are truncated "
+            f"{cut.baseline} of {cut.baseline_answers} baseline answers are truncated "
             f"(allowed {max_baseline_truncation:.2%}); raise the token budget"
         )
     noise = task.comparisons.get(ArmRole.BASELINE_REPEAT)
     if noise is not None:
-        p = min(noise.mcnemar.exact_p, noise.truncation.test.exact_p)
+        p = min(noise.alarm.two_sided_p, noise.truncation.test.two_sided_p)
         if p < noise_alarm_p:
             broken.append(f"the baseline differs from itself (A/A alarm, p = {p:.2g})")
     elif ArmRole.BASELINE_REPEAT in evidence.roles_run:
@@ -85,8 +89,8 @@ def broken_in_task(
             broken.append("no item was scored in the baseline and the gross control")
         elif is_blind(task):
             broken.append(
-                f"blind: the gross control is non-inferior here (delta at least {control.tango.lower:+.4f}); "
-                "a blind task cannot be critical"
+                "blind: the gross control is non-inferior here (delta at least "
+                f"{control.estimate.lower:+.4f}); a blind task cannot be critical"
             )
     return broken
 
@@ -94,7 +98,7 @@ def broken_in_task(
 def is_blind(task: TaskEvidence) -> bool:
     """Whether the gross control was run and left the task non-inferior."""
     control = task.comparisons.get(ArmRole.GROSS_CONTROL)
-    return control is not None and control.tango.lower > -task.margin
+    return control is not None and control.estimate.lower > -task.margin
 
 
 def noise_attains(task: TaskEvidence) -> bool:
@@ -113,11 +117,9 @@ def noise_floor_verdict(
     pooled = evidence.pooled.get(role)
     if pooled is None:
         return NoiseFloorVerdict(status=GateStatus.FAILED, reason="a task has no pairs of baseline runs")
-    tests = [
-        (t.task, t.comparisons[role].mcnemar, t.comparisons[role].truncation.test) for t in evidence.tasks
-    ]
+    tests = [(t.task, t.comparisons[role].alarm, t.comparisons[role].truncation.test) for t in evidence.tasks]
     tests.append(("pooled mean", pooled.sign_test, pooled.truncation_test))
-    alarmed = [name for name, *pair in tests if min(t.exact_p for t in pair) < noise_alarm_p]
+    alarmed = [name for name, *pair in tests if min(t.two_sided_p for t in pair) < noise_alarm_p]
     unattainable = [t.task for t in evidence.tasks if not noise_attains(t)]
     if not Limits.of(pooled).noninferior:
         unattainable.append("pooled mean")
@@ -146,7 +148,7 @@ def control_verdict(
     blind = tuple(
         t.task
         for t in evidence.tasks
-        if role in t.comparisons and t.comparisons[role].tango.lower > -t.margin
+        if role in t.comparisons and t.comparisons[role].estimate.lower > -t.margin
     )
     blind_critical = [name for name in blind if name in critical]
     if pooled is None:

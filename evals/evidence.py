@@ -7,6 +7,7 @@ comparison), BASELINE_REPEAT (the noise floor), GROSS_CONTROL and MILD_CONTROL.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from equipoise.evals.statistics.delta import DeltaEstimate, DifferenceTest
 from equipoise.evals.statistics.detectable import DetectableLoss
 from equipoise.evals.statistics.excess import ExcessDiscordance
 from equipoise.evals.statistics.logprob import LogprobComparison
@@ -14,7 +15,6 @@ from equipoise.evals.statistics.mcnemar import McNemarResult
 from equipoise.evals.statistics.missingness import DifferentialMissingness
 from equipoise.evals.statistics.mover import MoverResult
 from equipoise.evals.statistics.newcombe import NewcombeInterval
-from equipoise.evals.statistics.tango import TangoResult
 from equipoise.evals.types import ArmRole
 
 __all__ = [
@@ -48,20 +48,55 @@ class MissingBounds:
 class Truncation:
     """Answers that ran into the token budget, as a paired endpoint.
 
-    ``test.b`` counts pairs truncated under the baseline only, ``test.c`` under the candidate only.
-    ``both_completed`` repeats the primary analysis on pairs with no truncation on either side.
+    ``lost`` sums, over items, the share of the candidate's answers that are truncated beyond the
+    baseline's (more truncation is worse), ``gained`` the reverse; with one answer an item they count the
+    discordant pairs. ``both_completed`` repeats the primary analysis on items with no truncated answer.
     """
 
-    baseline: int
+    baseline: int  # truncated answers
     candidate: int
-    n: int
-    test: McNemarResult
-    both_completed: TangoResult | None
+    baseline_answers: int
+    candidate_answers: int
+    lost: float
+    gained: float
+    test: DifferenceTest
+    both_completed: DeltaEstimate | None
+
+    @property
+    def baseline_rate(self) -> float:
+        return self.baseline / self.baseline_answers
+
+    @property
+    def candidate_rate(self) -> float:
+        return self.candidate / self.candidate_answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One arm against A1 on one task. All limits are of ``delta = candidate - baseline``."""
+    """One arm against A1 on one task. All limits are of ``delta = candidate - baseline``.
+
+    Attributes
+    ----------
+    repeats_baseline, repeats_candidate
+        Answers an item in each arm.
+    clusters
+        Number of clusters where items share them, else None: every item stands alone.
+    lost, gained
+        Sums over items of the negative and positive parts of delta; with one 0/1 score an item, the
+        discordant pairs b and c.
+    estimate
+        The primary analysis; its method depends on the shape of the data.
+    nogo_upper
+        Upper limit of delta at the level left for "degraded"; the estimate's own unless the plan
+        registered looks, which have spent a part of that level.
+    alarm
+        Two-sided test of no difference at all.
+    within_share
+        Share of delta's variance that more repeats of the same items would shrink; None with one answer an
+        item, where it cannot be known.
+    mcnemar, newcombe
+        Beside the primary analysis where each item has one 0/1 score and stands alone; else None.
+    """
 
     task: str
     baseline_arm: str
@@ -69,14 +104,23 @@ class Comparison:
     n: int
     n_planned: int
     excluded: Mapping[str, int]
+    repeats_baseline: int
+    repeats_candidate: int
+    clusters: int | None
     baseline_accuracy: float
     candidate_accuracy: float
-    tango: TangoResult
-    newcombe: NewcombeInterval
-    mcnemar: McNemarResult
+    lost: float
+    gained: float
+    discordant_share: float  # of items whose mean score differs
+    estimate: DeltaEstimate
+    nogo_upper: float
+    alarm: DifferenceTest
+    mcnemar: McNemarResult | None
+    newcombe: NewcombeInterval | None
     truncation: Truncation
     missing: MissingBounds
     detectable: DetectableLoss
+    within_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +141,22 @@ class TaskEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledComparison:
-    """The macro-mean over the tasks, and sign tests on the tasks' summed discordant pairs.
+    """The macro-mean over the tasks, and tests on all their items together.
 
-    ``missing_lower`` and ``missing_upper`` are the limits of the mean under the tasks' missing bounds;
-    ``detectable`` is for the sign test, at one loss common to all tasks.
+    ``lost`` and ``gained`` are the tasks' sums. ``sign_test`` asks whether they fall evenly on both sides:
+    McNemar's on the summed discordant pairs, or sign flips over all items where scores are graded or
+    repeated. ``missing_lower`` and ``missing_upper`` are the limits of the mean under the tasks' missing
+    bounds; ``detectable`` is for the sign test, at one loss common to all tasks.
     """
 
     mover: MoverResult
+    nogo_upper: float
     missing_lower: float
     missing_upper: float
-    sign_test: McNemarResult
-    truncation_test: McNemarResult
+    lost: float
+    gained: float
+    sign_test: DifferenceTest
+    truncation_test: DifferenceTest
     detectable: DetectableLoss
 
 

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from equipoise.evals import checks
 from equipoise.evals.errors import EquipoiseError
-from equipoise.evals.evidence import PooledComparison, SuiteEvidence, TaskEvidence
+from equipoise.evals.evidence import Comparison, PooledComparison, SuiteEvidence, TaskEvidence
 from equipoise.evals.plan import Plan
 from equipoise.evals.rules import (
     NO_ALARM,
@@ -24,7 +24,9 @@ from equipoise.evals.rules import (
     pooled_alarms,
     task_alarms,
 )
+from equipoise.evals.statistics.deciding import units_to_decide
 from equipoise.evals.statistics.power import items_to_decide
+from equipoise.evals.statistics.tango import TangoResult
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import (
     GateStatus,
@@ -41,7 +43,7 @@ __all__ = ["POOLED", "Policy", "decide", "decide_model", "policy_of"]
 
 POOLED = "pooled mean"
 _UNDECIDED = (TaskLabel.SUSPECT, TaskLabel.INCONCLUSIVE)
-_NO_LIMITS = Limits(lower=-1.0, upper=1.0, missing_lower=-1.0, missing_upper=1.0, margin=0.0)
+_NO_LIMITS = Limits(lower=-1.0, upper=1.0, missing_lower=-1.0, missing_upper=1.0, nogo_upper=1.0, margin=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,16 +209,7 @@ def _decide_task(
         return verdict
     # Items decide what noise hides only once A/A itself can meet the margin.
     undecided = task.primary if checks.noise_attains(task) else task.comparisons[ArmRole.BASELINE_REPEAT]
-    tango = undecided.tango
-    size = items_to_decide(
-        round(tango.b),
-        round(tango.c),
-        tango.n,
-        margin=task.margin,
-        alpha=tango.alpha,
-        power=policy.decision_power,
-    )
-    return _with_items(verdict, size.items, f"{size.power:.0%} probability, if the rates seen are true")
+    return _with_advice(verdict, undecided, policy.decision_power)
 
 
 def _decide_pooled(
@@ -235,7 +228,9 @@ def _decide_pooled(
         return verdict
     undecided = pooled if POOLED not in noise.unattainable else evidence.pooled[ArmRole.BASELINE_REPEAT]
     items = _pooled_items_to_decide(evidence, undecided, policy.decision_power)
-    return _with_items(verdict, items, "all tasks together, in their present shares")
+    if items is None:
+        return _advised(verdict, None, _NO_NUMBER)
+    return _advised(verdict, items, f"about {items:,} items of all tasks together, in their present shares")
 
 
 def _verdict(
@@ -265,13 +260,34 @@ def _verdict(
     )
 
 
-def _with_items(verdict: TaskVerdict, items: int | None, condition: str) -> TaskVerdict:
-    advice = (
-        f"about {items:,} items would decide ({condition})"
-        if items is not None
-        else "the loss seen is too near the margin for any feasible number of items to decide"
+_NO_NUMBER = "no feasible number of items: the difference seen is too near the margin"
+
+
+def _with_advice(verdict: TaskVerdict, undecided: Comparison, power: float) -> TaskVerdict:
+    """Items, or items and repeats, that would probably decide if the rates seen are the truth."""
+    estimate = undecided.estimate
+    if isinstance(estimate, TangoResult):
+        b, c = round(estimate.b), round(estimate.c)
+        size = items_to_decide(b, c, estimate.n, margin=estimate.margin, alpha=estimate.alpha, power=power)
+        if size.items is None:
+            return _advised(verdict, None, _NO_NUMBER)
+        return _advised(verdict, size.items, f"about {size.items:,} items")
+    units = units_to_decide(
+        estimate,
+        power=power,
+        within_share=undecided.within_share,
+        repeats=min(undecided.repeats_baseline, undecided.repeats_candidate),
     )
-    return replace(verdict, reasons=(*verdict.reasons, advice), items_needed=items)
+    return _advised(verdict, units.advised_items, units.advice)
+
+
+def _advised(verdict: TaskVerdict, items: int | None, advice: str) -> TaskVerdict:
+    return replace(
+        verdict,
+        reasons=(*verdict.reasons, f"to decide: {advice}, if the rates seen are the truth"),
+        items_needed=items,
+        would_decide=advice,
+    )
 
 
 def _pooled_items_to_decide(evidence: SuiteEvidence, pooled: PooledComparison, power: float) -> int | None:

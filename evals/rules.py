@@ -25,32 +25,36 @@ __all__ = [
 class Limits:
     """One-sided limits of delta beside their margin; as observed, and with missing answers at their worst.
 
-    ``missing_lower`` and ``missing_upper`` are the observed limits where nothing is missing.
+    ``missing_lower`` and ``missing_upper`` are the observed limits where nothing is missing; ``nogo_upper``
+    is the observed upper limit unless looks have spent a part of the level of "degraded".
     """
 
     lower: float
     upper: float
     missing_lower: float
     missing_upper: float
+    nogo_upper: float
     margin: float
 
     @classmethod
     def of(cls, evidence: Comparison | PooledComparison) -> "Limits":
         """The limits of a task's comparison or of the pooled mean."""
         if isinstance(evidence, Comparison):
-            tango, missing = evidence.tango, evidence.missing
+            estimate, missing = evidence.estimate, evidence.missing
             return cls(
-                lower=tango.lower,
-                upper=tango.upper,
+                lower=estimate.lower,
+                upper=estimate.upper,
                 missing_lower=missing.lower,
                 missing_upper=missing.upper,
-                margin=tango.margin,
+                nogo_upper=evidence.nogo_upper,
+                margin=estimate.margin,
             )
         return cls(
             lower=evidence.mover.lower,
             upper=evidence.mover.upper,
             missing_lower=evidence.missing_lower,
             missing_upper=evidence.missing_upper,
+            nogo_upper=evidence.nogo_upper,
             margin=evidence.mover.margin,
         )
 
@@ -67,7 +71,7 @@ class Limits:
     @property
     def degraded(self) -> bool:
         """``U < -m``."""
-        return self.upper < -self.margin
+        return self.nogo_upper < -self.margin
 
     @property
     def worst_case(self) -> "Limits":
@@ -77,6 +81,7 @@ class Limits:
             upper=self.missing_upper,
             missing_lower=self.missing_lower,
             missing_upper=self.missing_upper,
+            nogo_upper=max(self.missing_upper, self.nogo_upper),
             margin=self.margin,
         )
 
@@ -129,18 +134,22 @@ def task_alarms(comparisons: Sequence[Comparison | None], alpha: float) -> list[
     present = [c for c in comparisons if c is not None]
     if not present:
         return [NO_ALARM for _ in comparisons]
-    score_p = iter(holm([c.mcnemar.exact_p for c in present]).adjusted)
-    truncation_p = iter(holm([c.truncation.test.exact_p for c in present]).adjusted)
+    score_p = iter(holm([c.alarm.two_sided_p for c in present]).adjusted)
+    truncation_p = iter(holm([c.truncation.test.two_sided_p for c in present]).adjusted)
     return [
-        NO_ALARM if c is None else _alarms(c.tango.delta, next(score_p), next(truncation_p), alpha)
+        NO_ALARM if c is None else _alarms(c.estimate.delta, next(score_p), next(truncation_p), alpha)
         for c in comparisons
     ]
 
 
 def pooled_alarms(pooled: PooledComparison, alpha: float) -> Alarms:
-    """Sign tests on the discordant pairs of all tasks together: small losses that go the same way."""
-    test = pooled.sign_test
-    return _alarms(test.c - test.b, test.exact_p, pooled.truncation_test.exact_p, alpha)
+    """Sign tests on the items of all tasks together: small losses that go the same way."""
+    return _alarms(
+        pooled.gained - pooled.lost,
+        pooled.sign_test.two_sided_p,
+        pooled.truncation_test.two_sided_p,
+        alpha,
+    )
 
 
 def labels_of_arm(evidence: SuiteEvidence, role: ArmRole) -> tuple[TaskLabel | None, dict[str, TaskLabel]]:

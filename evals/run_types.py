@@ -36,14 +36,14 @@ class WorkItem:
     def next_request(self, outputs: Sequence[Output]) -> Request | None:
         """The task's next request with the plan's sampling; None when the item is done."""
         request = self.task.next_request(self.item, outputs)
-        changes = {
-            name: value
-            for name, value in (("temperature", self.temperature), ("top_p", self.top_p))
-            if value is not None
-        }
-        if request is None or not changes:
-            return request
-        return replace(request, sampling=replace(request.sampling, **changes))
+        if request is None:
+            return None
+        sampling = request.sampling
+        if self.temperature is not None:
+            sampling = replace(sampling, temperature=self.temperature)
+        if self.top_p is not None:
+            sampling = replace(sampling, top_p=self.top_p)
+        return replace(request, sampling=sampling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

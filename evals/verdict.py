@@ -70,6 +70,8 @@ class TaskVerdict:
         Two-sided p-values, adjusted over the tasks (Holm); NaN if there was nothing to test.
     items_needed
         For INCONCLUSIVE: items of this task that would probably decide; None if no number would.
+    would_decide
+        The same in words, repeats included; empty if the label is not INCONCLUSIVE.
     """
 
     task: str
@@ -82,6 +84,7 @@ class TaskVerdict:
     loss_alarm_p: float
     truncation_alarm_p: float
     items_needed: int | None = None
+    would_decide: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

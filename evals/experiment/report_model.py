@@ -112,7 +112,7 @@ def _task_row(task: TaskEvidence, verdict: TaskVerdict) -> TaskRow:
             gained=None,
             reason="; ".join(verdict.reasons),
         )
-    t = c.tango
+    t = c.estimate
     return TaskRow(
         task=task.task,
         critical=verdict.critical,
@@ -123,29 +123,30 @@ def _task_row(task: TaskEvidence, verdict: TaskVerdict) -> TaskRow:
         delta=t.delta,
         interval=_interval(t.lower, t.upper, t.alpha, t.method),
         margin=task.margin,
-        lost=int(t.b),
-        gained=int(t.c),
+        lost=_count(c.lost),
+        gained=_count(c.gained),
         p_non_inferiority=t.noninferiority_p,
         p_equivalence=t.equivalence_p,
-        p_mcnemar=c.mcnemar.exact_p,
-        p_mid=c.mcnemar.mid_p,
+        p_mcnemar=c.mcnemar.exact_p if c.mcnemar else None,
+        p_mid=c.mcnemar.mid_p if c.mcnemar else None,
         p_alarm=verdict.loss_alarm_p,
         p_truncation_alarm=verdict.truncation_alarm_p,
-        truncation_baseline=c.truncation.baseline / c.truncation.n,
-        truncation_candidate=c.truncation.candidate / c.truncation.n,
+        truncation_baseline=c.truncation.baseline_rate,
+        truncation_candidate=c.truncation.candidate_rate,
         smallest_detectable_loss=c.detectable.loss,
         worst_case_verdict=verdict.worst_case_label.value,
+        repeats=min(c.repeats_baseline, c.repeats_candidate),
+        clusters=c.clusters,
         blind=verdict.blind,
         improved=verdict.improved,
         reason="; ".join(verdict.reasons),
-        would_decide=_would_decide(verdict),
+        would_decide=verdict.would_decide,
     )
 
 
-def _would_decide(verdict: TaskVerdict) -> str:
-    if verdict.items_needed is None:
-        return ""
-    return f"about {verdict.items_needed:,} items"
+def _count(x: float) -> int | float:
+    """Pairs where they are whole; sums of score differences where answers are graded or repeated."""
+    return int(x) if x == int(x) else x
 
 
 def _pooled_row(evidence: SuiteEvidence, verdict: TaskVerdict) -> PooledRow | None:
@@ -163,11 +164,11 @@ def _pooled_row(evidence: SuiteEvidence, verdict: TaskVerdict) -> PooledRow | No
         delta=m.delta,
         interval=_interval(m.lower, m.upper, m.alpha, m.method),
         margin=m.margin,
-        lost=pooled.sign_test.b,
-        gained=pooled.sign_test.c,
+        lost=_count(pooled.lost),
+        gained=_count(pooled.gained),
         smallest_detectable_loss=pooled.detectable.loss,
         reason="; ".join(verdict.reasons),
-        would_decide=_would_decide(verdict),
+        would_decide=verdict.would_decide,
     )
 
 
@@ -222,14 +223,14 @@ def _noise_floor(evidence: SuiteEvidence, verdict: SuiteVerdict) -> NoiseFloor |
     n = sum(e.n for e, _ in excess)
     return NoiseFloor(
         n=sum(c.n for _, c in rows),
-        lost=pooled.sign_test.b,
-        gained=pooled.sign_test.c,
-        p=pooled.sign_test.exact_p,
+        lost=_count(pooled.lost),
+        gained=_count(pooled.gained),
+        p=pooled.sign_test.two_sided_p,
         passed=verdict.noise_floor.status is GateStatus.PASSED,
         excess_discordance=sum(e.excess * e.n for e, _ in excess) / n if n else None,
         reason=verdict.noise_floor.reason,
         tasks=tuple(
-            NoiseRow(task=t.task, n=c.n, lost=c.mcnemar.b, gained=c.mcnemar.c, p=c.mcnemar.exact_p)
+            NoiseRow(task=t.task, n=c.n, lost=_count(c.lost), gained=_count(c.gained), p=c.alarm.two_sided_p)
             for t, c in rows
         ),
     )
@@ -254,7 +255,7 @@ def _control(plan: Plan, evidence: SuiteEvidence, role: ArmRole, verdict: Contro
         if pooled
         else None,
         task_verdicts={name: label.value for name, label in verdict.task_labels.items()},
-        task_deltas={name: c.tango.delta for name, c in comparisons.items()},
+        task_deltas={name: c.estimate.delta for name, c in comparisons.items()},
         blind_tasks=verdict.blind_tasks,
         reason=verdict.reason,
     )
@@ -272,7 +273,7 @@ def _power(plan: Plan, evidence: SuiteEvidence) -> Power:
                 n=design.n,
                 predicted_power=power,
                 p_d_assumed=design.p_d,
-                p_d_observed=(c.tango.b + c.tango.c) / c.tango.n if c is not None else None,
+                p_d_observed=c.discordant_share if c is not None else None,
             )
         )
     return Power(

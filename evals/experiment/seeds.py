@@ -30,7 +30,7 @@ from equipoise.evals.plan import ModelSpec, Plan
 from equipoise.evals.policy import decide_model, policy_of
 from equipoise.evals.progress import show_progress
 from equipoise.evals.provenance import collect_provenance
-from equipoise.evals.run_types import Arm, RunOptions, WorkItem
+from equipoise.evals.run_types import Arm, RunOptions
 from equipoise.evals.runner import run
 from equipoise.evals.statistics.plan_power import PlanPower, TaskDesign, plan_power
 from equipoise.evals.types import ArmRole
@@ -129,7 +129,7 @@ async def _run_model(
             seeded = primary_plan(plan, seed)
             questions = questions_of(seeded)
             with _journal(out / f"{model.name}-seed{seed:03d}.sqlite", seeded) as journal:
-                work = [WorkItem(task=q.task, item=i) for q in questions for i in q.items]
+                work = [w for q in questions for w in q.work]
                 if len(journal.final_keys()) < len(work) * len(seeded.arms):
                     if arms is None:
                         session = Session(
@@ -181,7 +181,7 @@ def _row(model: ModelSpec, seed: int, evidence: SuiteEvidence, verdict: SuiteVer
         outcome=verdict.outcome.value,
         delta=pooled.mover.delta,
         lower=pooled.mover.lower,
-        p_d=(pooled.sign_test.b + pooled.sign_test.c) / pairs,
+        p_d=(pooled.lost + pooled.gained) / pairs,
     )
 
 
@@ -209,10 +209,10 @@ def _power_as_seen(plan: Plan, evidence: Sequence[SuiteEvidence]) -> PlanPower:
         if spec.margin is None:
             continue
         tables = [
-            c.tango for e in evidence for t in e.tasks if t.task == spec.name and (c := t.primary) is not None
+            c for e in evidence for t in e.tasks if t.task == spec.name and (c := t.primary) is not None
         ]
         pairs = sum(t.n for t in tables)
-        lost, gained = sum(t.b for t in tables), sum(t.c for t in tables)
+        lost, gained = sum(t.lost for t in tables), sum(t.gained for t in tables)
         designs.append(
             TaskDesign(
                 name=spec.name,
@@ -225,7 +225,7 @@ def _power_as_seen(plan: Plan, evidence: Sequence[SuiteEvidence]) -> PlanPower:
         )
     d = plan.decision
     rng = np.random.default_rng(plan.seeds.bootstrap)
-    return plan_power(designs, d.suite_margin, rng=rng, alpha=d.alpha)
+    return plan_power(designs, d.suite_margin, rng=rng, alpha=d.effective_alpha)
 
 
 def render(plan: Plan, tables: Sequence[SeedTable]) -> str:

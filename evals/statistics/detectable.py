@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
-__all__ = ["DetectableLoss", "alarm_probability", "smallest_detectable_loss"]
+__all__ = ["DetectableLoss", "alarm_probability", "detectable_at_standard_error", "smallest_detectable_loss"]
 
 CITATION = "Duffy SW (1984). Asymptotic and exact power for the McNemar test. Biometrics 40:1005-1015."
 
@@ -75,3 +75,28 @@ def smallest_detectable_loss(
         middle = 0.5 * (low + high)
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return DetectableLoss(n=n, p_d=p_d, power=power, alpha=alpha, loss=high)
+
+
+def detectable_at_standard_error(
+    n: int, p_d: float, standard_error: float, *, power: float = 0.8, alpha: float = 0.05
+) -> DetectableLoss:
+    """The same by the normal approximation, for scores that are graded, repeated or clustered.
+
+    Parameters
+    ----------
+    n, p_d
+        Items, and share of them whose score differs.
+    standard_error
+        Of delta (fraction); zero or NaN tells nothing, and gives NaN.
+    """
+    z = float(norm.ppf(1.0 - alpha / 2.0) + norm.ppf(power))
+    loss = z * standard_error if standard_error > 0.0 else float("nan")
+    return DetectableLoss(
+        n=n,
+        p_d=p_d,
+        power=power,
+        alpha=alpha,
+        loss=loss if loss <= 1.0 else float("nan"),
+        method="two-sided test at the standard error seen, normal approximation",
+        citation="Chow SC, Shao J, Wang H (2008). Sample Size Calculations in Clinical Research, ch. 3.",
+    )

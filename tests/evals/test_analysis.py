@@ -6,49 +6,59 @@ import numpy as np
 import pytest
 from paired_arms import evidence_of, logprob_tables, paired_table, task_tables
 
-from equipoise.evals.analysis import compare_arms
+from equipoise.evals.comparison import Levels, compare_arms
 from equipoise.evals.errors import EquipoiseError
-from equipoise.evals.statistics.tango import tango_test
-from equipoise.evals.types import ArmRole
+from equipoise.evals.evidence import Comparison
+from equipoise.evals.statistics.mcnemar import mcnemar_test
+from equipoise.evals.statistics.tango import TangoResult, tango_test
+from equipoise.evals.types import ArmRole, PairedTable
+
+
+def compared(table: PairedTable, nogo_alpha: float | None = None) -> Comparison:
+    rng = np.random.default_rng(1)
+    found = compare_arms(table, 0.05, Levels(alpha=0.05, nogo_alpha=nogo_alpha), rng)
+    assert found is not None
+    return found
 
 
 def test_a_comparison_reads_its_counts_from_the_pairs() -> None:
-    c = compare_arms(paired_table("t", 7, 3, n=200, baseline_right=157), 0.05, 0.05)
-    assert c is not None
+    c = compared(paired_table("t", 7, 3, n=200, baseline_right=157))
     assert (c.baseline_accuracy, c.candidate_accuracy) == (157 / 200, 153 / 200)
-    assert c.tango == tango_test(7, 3, 200, margin=0.05)
+    assert c.estimate == tango_test(7, 3, 200, margin=0.05)
+    assert (c.lost, c.gained) == (7, 3)
+    assert c.mcnemar is not None
+    assert c.alarm == c.mcnemar
     assert (c.mcnemar.b, c.mcnemar.c) == (7, 3)
+    assert c.newcombe is not None
     assert (c.newcombe.both, c.newcombe.neither) == (150, 40)
-    assert c.tango.delta == pytest.approx(c.candidate_accuracy - c.baseline_accuracy)
+    assert c.estimate.delta == pytest.approx(c.candidate_accuracy - c.baseline_accuracy)
 
 
 def test_without_missing_items_the_worst_case_is_what_was_seen() -> None:
-    c = compare_arms(paired_table("t", 7, 3), 0.05, 0.05)
-    assert c is not None
-    assert (c.missing.lower, c.missing.upper, c.missing.unpaired) == (c.tango.lower, c.tango.upper, 0)
-    assert c.missing.worst_delta == c.missing.best_delta == c.tango.delta
+    c = compared(paired_table("t", 7, 3))
+    assert (c.missing.lower, c.missing.upper, c.missing.unpaired) == (c.estimate.lower, c.estimate.upper, 0)
+    assert c.missing.worst_delta == c.missing.best_delta == c.estimate.delta
 
 
 def test_missing_items_are_filled_the_worst_and_the_best_way() -> None:
     table = paired_table(
         "t", 7, 3, n=195, unpaired_baseline=[1.0, 0.0], unpaired_candidate=[1.0, 0.0], neither=1
     )
-    c = compare_arms(table, 0.05, 0.05)
-    assert c is not None
+    c = compared(table)
     # worst: the right answer of B's lost pair and both-missing pair, and A1's pair where B was wrong
     worst, best = tango_test(7 + 3, 3, 200, margin=0.05), tango_test(7, 3 + 3, 200, margin=0.05)
     assert (c.missing.worst_delta, c.missing.lower) == pytest.approx((worst.delta, worst.lower))
     assert (c.missing.best_delta, c.missing.upper) == pytest.approx((best.delta, best.upper))
-    assert c.missing.lower < c.tango.lower
-    assert c.missing.upper > c.tango.upper
+    assert c.missing.lower < c.estimate.lower
+    assert c.missing.upper > c.estimate.upper
 
 
 def test_truncation_is_a_paired_endpoint_and_completed_pairs_are_repeated() -> None:
     table = paired_table("t", 7, 3, baseline_truncated=2, candidate_truncated=9)
-    c = compare_arms(table, 0.05, 0.05)
-    assert c is not None
+    c = compared(table)
     assert (c.truncation.baseline, c.truncation.candidate) == (2, 9)
-    assert (c.truncation.test.b, c.truncation.test.c) == (0, 7)
+    assert c.truncation.test == mcnemar_test(7, 0)  # completed under the baseline only
+    assert (c.truncation.lost, c.truncation.gained) == (7, 0)
     assert c.truncation.both_completed == tango_test(7, 3, 391, margin=0.05)
 
 
@@ -59,7 +69,8 @@ def test_the_pooled_mean_weighs_tasks_alike_and_signs_by_pairs() -> None:
     )
     pooled = evidence.pooled[ArmRole.CANDIDATE]
     assert pooled.mover.delta == pytest.approx((-4 / 400 - 4 / 100) / 2)
-    assert (pooled.sign_test.b, pooled.sign_test.c) == (14, 6)
+    assert pooled.sign_test == mcnemar_test(14, 6)
+    assert (pooled.lost, pooled.gained) == (14, 6)
     assert pooled.missing_lower == pytest.approx(pooled.mover.lower)
     assert set(evidence.pooled) == set(ArmRole) - {ArmRole.BASELINE}
 
@@ -98,20 +109,95 @@ def test_logprobs_are_analysed_only_where_there_are_tokens() -> None:
     assert change.sequences == 40
 
 
-def test_graded_repeated_and_clustered_scores_are_refused_by_task() -> None:
+def test_repeated_graded_and_clustered_scores_each_have_their_method() -> None:
+    table = paired_table("sums", 12, 6, n=200)
+    rng = np.random.default_rng(2)
+    sampled = {
+        "baseline": (rng.random((200, 8)) < 0.8).astype(float),
+        "candidate": (rng.random((200, 8)) < 0.7).astype(float),
+        "baseline_truncated": np.zeros((200, 8), dtype=bool),
+        "candidate_truncated": np.zeros((200, 8), dtype=bool),
+    }
+    graded = replace(table, baseline=table.baseline * 0.5, candidate=table.candidate * 0.5)
+    clustered = replace(table, cluster_ids=tuple(f"doc{i // 4}" for i in range(200)))
+    methods = set()
+    for changed in (replace(table, **sampled), graded, clustered):
+        c = compared(changed)
+        assert not isinstance(c.estimate, TangoResult)
+        assert c.mcnemar is None
+        assert c.newcombe is None
+        assert c.estimate.lower < c.estimate.delta < c.estimate.upper
+        assert c.estimate.delta == pytest.approx(changed.candidate.mean() - changed.baseline.mean())
+        assert c.lost - c.gained == pytest.approx(-200 * c.estimate.delta)
+        assert 0.0 < c.detectable.loss < 0.2
+        methods.add(c.estimate.method)
+    assert len(methods) >= 2
+    assert compared(clustered).clusters == 50
+
+
+def test_a_small_task_with_repeats_speaks_of_its_own_items() -> None:
+    rng = np.random.default_rng(3)
+    table = paired_table("aime", 0, 0, n=30)
+    scores = (rng.random((2, 30, 8)) < 0.6).astype(float)
+    none = np.zeros((30, 8), dtype=bool)
+    c = compared(
+        replace(
+            table, baseline=scores[0], candidate=scores[1], baseline_truncated=none, candidate_truncated=none
+        )
+    )
+    assert "fixed" in c.estimate.method
+
+
+def test_missing_repeated_items_are_filled_on_both_sides() -> None:
+    rng = np.random.default_rng(4)
+    table = paired_table("t", 0, 0, n=150, unpaired_baseline=[0.75], unpaired_candidate=[0.25], neither=1)
+    scores = (rng.random((2, 150, 4)) < 0.6).astype(float)
+    none = np.zeros((150, 4), dtype=bool)
+    c = compared(
+        replace(
+            table, baseline=scores[0], candidate=scores[1], baseline_truncated=none, candidate_truncated=none
+        )
+    )
+    change = float((scores[1] - scores[0]).mean(axis=1).sum())
+    assert c.missing.worst_delta == pytest.approx((change - 0.75 - 0.75 - 1.0) / 153)
+    assert c.missing.best_delta == pytest.approx((change + 0.25 + 0.25 + 1.0) / 153)
+    assert c.missing.lower < c.estimate.lower
+    assert c.missing.upper > c.estimate.upper
+
+
+def test_one_cluster_says_nothing_and_never_passes() -> None:
+    table = replace(paired_table("t", 0, 0, n=50), cluster_ids=("doc",) * 50)
+    c = compared(table)
+    assert not c.estimate.lower > -0.05
+    evidence = evidence_of(task_tables("t", {ArmRole.CANDIDATE: table}))
+    pooled = evidence.pooled[ArmRole.CANDIDATE]
+    assert pooled.mover.lower < -0.05 or not pooled.mover.noninferior
+
+
+def test_looks_leave_degraded_a_wider_upper_limit_and_the_rest_as_it_was() -> None:
+    table = paired_table("t", 40, 10)
+    fixed, looked = compared(table), compared(table, nogo_alpha=0.03)
+    assert fixed.nogo_upper == fixed.estimate.upper
+    assert looked.nogo_upper > fixed.nogo_upper
+    assert looked.estimate == fixed.estimate
+
+
+def test_pooled_tests_of_mixed_tasks_flip_signs_over_all_items() -> None:
+    one = paired_table("one", 8, 4)
+    graded = replace(
+        paired_table("two", 30, 5, n=100),
+        baseline=paired_table("two", 30, 5, n=100).baseline * 0.5,
+        candidate=paired_table("two", 30, 5, n=100).candidate * 0.5,
+    )
+    evidence = evidence_of(
+        task_tables("one", {ArmRole.CANDIDATE: one}), task_tables("two", {ArmRole.CANDIDATE: graded})
+    )
+    pooled = evidence.pooled[ArmRole.CANDIDATE]
+    assert (pooled.lost, pooled.gained) == (8 + 15, 4 + 2.5)
+    assert 0.0 < pooled.sign_test.two_sided_p < 0.05
+
+
+def test_a_score_outside_the_unit_interval_is_refused_by_task() -> None:
     table = paired_table("sums", 1, 1, n=10)
-    repeated = np.tile(table.baseline, (1, 2))
-    for bad, message in (
-        (replace(table, baseline=table.baseline * 0.5), "graded"),
-        (replace(table, baseline=repeated, candidate=repeated), "repeated"),
-        (replace(table, cluster_ids=("c",) * 10), "cluster"),
-    ):
-        with pytest.raises(EquipoiseError, match=rf"task 'sums', B against A1.*{message}"):
-            compare_arms(bad, 0.05, 0.05)
-
-
-def test_a_task_without_its_candidate_is_refused_by_name() -> None:
-    with pytest.raises(EquipoiseError, match="task 'one'"):
-        evidence_of(task_tables("one", {ArmRole.CANDIDATE: None}))
-    with pytest.raises(EquipoiseError, match="no accuracy task"):
-        evidence_of()
+    with pytest.raises(EquipoiseError, match=r"task 'sums', B against A1"):
+        compared(replace(table, baseline=table.baseline * 2.0))

@@ -1,5 +1,6 @@
 """The order of the labels: every rule, every boundary, no overlap and no hole."""
 
+from dataclasses import replace
 from itertools import product
 from math import nan
 
@@ -15,7 +16,7 @@ M = 0.05
 
 def limits(lower: float, upper: float, *, missing: tuple[float, float] | None = None) -> Limits:
     low, high = missing or (lower, upper)
-    return Limits(lower=lower, upper=upper, missing_lower=low, missing_upper=high, margin=M)
+    return Limits(lower=lower, upper=upper, missing_lower=low, missing_upper=high, nogo_upper=upper, margin=M)
 
 
 def alarms(*, loss: bool = False, gain: bool = False, truncation: bool = False) -> Alarms:
@@ -113,3 +114,11 @@ def test_labels_exclude_each_other_and_leave_no_hole(
     assert len(true) == 1
     got = first_matching_label(limits(low, high), rung, invalid=invalid, noise_attains_margin=attains)
     assert got is true[0]
+
+
+def test_degraded_is_decided_at_the_level_that_looks_have_left() -> None:
+    spent = Limits(
+        lower=-0.1, upper=-0.055, missing_lower=-0.1, missing_upper=-0.055, nogo_upper=-0.045, margin=M
+    )
+    assert first_matching_label(spent, NO_ALARM) is TaskLabel.INCONCLUSIVE
+    assert first_matching_label(replace(spent, nogo_upper=-0.055), NO_ALARM) is TaskLabel.DEGRADED
