@@ -119,7 +119,8 @@ def attempts_of(same: Sequence[Attempt]) -> Attempts:
                 alpha=a.registration.alpha,
             )
             for a in before
-            if a.outcome != WITHDRAWN
+            # Models of one run that serve the same must all pass: that is one attempt.
+            if a.outcome != WITHDRAWN and a.registration.key[0] != own.registration.key[0]
         ),
     )
 

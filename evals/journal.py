@@ -368,15 +368,15 @@ class Journal:
             ).fetchone()
             return None if found is None else sample_from_json(found[0])
 
-    def digest(self, *, answers_only: bool = False) -> str:
+    def digest(self, *, answers_only: bool = False, model: str | None = None, arm: str | None = None) -> str:
         """SHA-256 over the samples in key order: the order of insertion does not matter.
 
         With ``answers_only`` the times, latencies and numbers of attempts are left out, so that
-        two runs with the same answers agree.
+        two runs with the same answers agree. ``model`` and ``arm`` choose their samples alone.
         """
         sha = hashlib.sha256()
         with reading(self.path):
-            for (body,) in self._reader.execute(_BODIES, {"model": None, "arm": None, "task": None}):
+            for (body,) in self._reader.execute(_BODIES, {"model": model, "arm": arm, "task": None}):
                 text = _without_timing(body) if answers_only else body
                 sha.update(text.encode("ascii"))
                 sha.update(b"\n")

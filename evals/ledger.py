@@ -19,7 +19,16 @@ from equipoise.evals import ledger_file
 from equipoise.evals.errors import LedgerError
 from equipoise.evals.ledger_file import Line, Lines
 
-__all__ = ["LEDGER_NAME", "UNFINISHED", "WITHDRAWN", "Attempt", "Ledger", "Registration", "attempt_id"]
+__all__ = [
+    "LEDGER_NAME",
+    "UNFINISHED",
+    "WITHDRAWN",
+    "Attempt",
+    "Ledger",
+    "Registration",
+    "attempt_id",
+    "until",
+]
 
 LEDGER_NAME = "ledger.jsonl"
 UNFINISHED = "unfinished"
@@ -35,13 +44,15 @@ class Registration:
     Attributes
     ----------
     id
-        The same for a run and its resumptions; see `attempt_id`.
+        Of `attempt_id`; a run that was withdrawn and then resumed after all counts it up.
     candidate, baseline
         Digests of what is served; see evals/experiment/served_digest.py.
     alpha
         One-sided error that this attempt may spend: the plan's alpha over its ``max_attempts``.
     margins
-        By accuracy task; ``suite`` is that of the pooled mean.
+        By accuracy task.
+    suite_margin
+        Of the pooled mean.
     """
 
     id: str
@@ -54,6 +65,13 @@ class Registration:
     alpha: float
     max_attempts: int
     margins: Mapping[str, float]
+    suite_margin: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Names the run and the model, however often it was resumed."""
+        run, _, model = self.id.partition(":")
+        return run.partition(".")[0], model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +87,8 @@ class Attempt:
 
 def attempt_id(*, plan_hash: str, created_unix_s: float, model: str) -> str:
     """Name of one model's attempt in the run whose journal was made then; a moved run keeps it."""
-    return hashlib.sha256(f"{plan_hash} {created_unix_s!r} {model}".encode()).hexdigest()[:32]
+    run = hashlib.sha256(f"{plan_hash} {created_unix_s!r}".encode()).hexdigest()[:24]
+    return f"{run}.0:{model}"
 
 
 class Ledger:
@@ -93,7 +112,7 @@ class Ledger:
         return _same(self.attempts(), candidate, baseline)
 
     def register(self, registration: Registration) -> tuple[Attempt, ...]:
-        """Register an attempt, once: a resumed run finds its own again.
+        """Register an attempt, once: a resumed run finds its own again, unless it was withdrawn.
 
         Returns
         -------
@@ -112,19 +131,21 @@ class Ledger:
             raise LedgerError(f"{self.path}: run {registration.run!r} cannot be registered: {e}") from e
         with ledger_file.writing(self.path) as (fd, lines):
             known = _attempts(lines, self.path)
-            own = next((a for a in known if a.registration.id == registration.id), None)
-            if own is None:
+            ours = [a for a in known if a.registration.key == registration.key]
+            if not ours or ours[-1].outcome == WITHDRAWN:
+                body["id"] = f"{registration.key[0]}.{len(ours)}:{registration.model}"
                 event = {"event": "registered", "schema": SCHEMA_VERSION, "unix_s": time.time()}
                 known = _attempts(ledger_file.append(fd, lines, event | body, path=self.path), self.path)
+        own = next(a for a in reversed(known) if a.registration.key == registration.key)
         for name in ("candidate", "baseline"):
-            now, then = getattr(registration, name), own and getattr(own.registration, name)
-            if then is not None and now != then:
+            now, then = getattr(registration, name), getattr(own.registration, name)
+            if now != then:
                 raise LedgerError(
                     f"{self.path}: run {registration.run!r}, model {registration.model!r} was registered "
                     f"with the {name} {then}, and serves {now} now; serve the registered one, or start "
                     "a new run"
                 )
-        return until(_same(known, registration.candidate, registration.baseline), registration.id)
+        return until(_same(known, registration.candidate, registration.baseline), own.registration.id)
 
     def close(self, id: str, outcome: str) -> None:
         """Write an attempt's outcome; nothing if that is what the ledger says already.
@@ -218,6 +239,7 @@ def _registration(body: Mapping[str, Any]) -> Registration:
     return Registration(
         **{name: _text(body[name]) for name in texts},
         alpha=_number(body["alpha"]),
+        suite_margin=_number(body["suite_margin"]),
         max_attempts=attempts,
         margins={str(k): _number(v) for k, v in margins.items()},
     )

@@ -24,6 +24,12 @@ __all__ = ["report", "run"]
     show_default=True,
     help="Whether a model's servers run at the same time (arms interleaved) or one after another.",
 )
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="EQUIPOISE_LEDGER",
+    help="Ledger of attempts (default: ledger.jsonl beside the run directory; EQUIPOISE_LEDGER).",
+)
 @errors_exit
 def run(
     *,
@@ -36,13 +42,19 @@ def run(
     resume: bool,
     device: str,
     servers: str,
+    ledger: Path | None,
 ) -> None:
     """Run PLAN (a path, or a shipped plan's name), decide, and exit by the verdict."""
     from equipoise.evals.experiment.run import RunOptions, run_sync
     from equipoise.reports import terminal
 
     options = RunOptions(
-        out=out, resume=resume, device=device, servers=servers, command=" ".join(["equipoise", *sys.argv[1:]])
+        out=out,
+        resume=resume,
+        device=device,
+        servers=servers,
+        command=" ".join(["equipoise", *sys.argv[1:]]),
+        ledger=ledger,
     )
     try:
         result = run_sync(

@@ -12,6 +12,7 @@ from rich.console import Console
 from equipoise.evals.backends.replay import Replay
 from equipoise.evals.backends.sglang_server import SglangServer, serve_all
 from equipoise.evals.errors import ParityError, ServerError
+from equipoise.evals.experiment.attempt_register import AttemptRegister
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.serving import ServerSpec, backend_of
 from equipoise.evals.journal import Journal
@@ -34,6 +35,7 @@ class Session:
     journal: Journal
     console: Console
     device: Device
+    attempts: AttemptRegister | None = None  # None where nothing can be signed off
 
 
 @asynccontextmanager

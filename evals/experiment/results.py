@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.evals.attempts import apply_attempts
 from equipoise.evals.errors import JournalError
+from equipoise.evals.experiment.attempt_register import recorded_attempts
 from equipoise.evals.experiment.questions import Question, questions_of
 from equipoise.evals.experiment.report_model import model_report
 from equipoise.evals.experiment.report_run import provenance, run_section, unfinished_section
@@ -69,7 +71,8 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
     if missing:
         return Report(run=unfinished_section(plan, run_id, journal, missing), provenance=origin)
     evidence = [evidence_of(plan, questions, d) for d in data]
-    verdict = decide(evidence, policy_of(plan))
+    attempts = recorded_attempts(journal)
+    verdict = apply_attempts(decide(evidence, policy_of(plan)), attempts)
     models = tuple(
         model_report(plan, questions, e, v, d) for e, v, d in zip(evidence, verdict.models, data, strict=True)
     )

@@ -6,7 +6,6 @@ the report in three forms. Everything in the report can be computed again from t
 
 import asyncio
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -18,14 +17,15 @@ from rich.console import Console
 from equipoise.evals.backends.sglang_server import servers_that_fit
 from equipoise.evals.errors import UsageError
 from equipoise.evals.experiment.arms_up import Session, arms_up
+from equipoise.evals.experiment.attempt_register import AttemptRegister, ledger_beside
 from equipoise.evals.experiment.checkpoints import has_chat_template, resolve_device, resolve_model
 from equipoise.evals.experiment.questions import Question, questions_of
+from equipoise.evals.experiment.registration import registered_journal
 from equipoise.evals.experiment.results import JOURNAL_NAME, report_of
 from equipoise.evals.experiment.serving import ServerSpec, servers_of
-from equipoise.evals.journal import Journal
+from equipoise.evals.ledger import Ledger
 from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
 from equipoise.evals.progress import show_progress
-from equipoise.evals.provenance import collect_provenance
 from equipoise.evals.run_types import RunOptions as SendOptions
 from equipoise.evals.run_types import WorkItem
 from equipoise.evals.runner import run
@@ -49,6 +49,7 @@ class RunOptions:
     device: str = "auto"
     servers: str = "auto"  # together, one-by-one
     command: str = ""
+    ledger: Path | None = None  # of attempts; by default beside the run directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
     ------
     UsageError
         Something in the plan or the options cannot be; nothing was started or written.
-    ServerError, ParityError, JournalError, InterruptedRunError
+    ServerError, ParityError, JournalError, LedgerError, InterruptedRunError
         The run stopped; what was answered is in the journal.
     """
     questions = questions_of(plan)
@@ -75,28 +76,36 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
         _check_chat(questions, paths)
     directory = _directory(plan, options)
     journal_path = directory / JOURNAL_NAME
-    if options.resume:
-        journal = Journal.resume(journal_path, plan_hash=plan.content_hash)
-    else:
-        directory.mkdir(parents=True, exist_ok=True)
-        _discard_if_empty(journal_path)
-        journal = Journal.create(
-            journal_path,
-            plan_hash=plan.content_hash,
-            plan_text=json.dumps(plan.model_dump(mode="json")),
-            provenance=collect_provenance(plan_hash=plan.content_hash) | {"command": options.command},
-        )
+    ledger = Ledger(options.ledger or ledger_beside(directory))
+    journal = registered_journal(
+        journal_path, plan, resume=options.resume, command=options.command, ledger=ledger
+    )
     with journal:
         _link_latest(directory)
         console.print(f"plan {plan.name} {plan.content_hash[:12]} registered in {directory}", highlight=False)
-        session = Session(plan=plan, questions=questions, journal=journal, console=console, device=device)
-        asked = [
-            await _run_model(session, model, specs[model.name], servers=options.servers)
-            for model in plan.models
-        ]
+        attempts = AttemptRegister(ledger, plan, journal, specs, console)
+        session = Session(
+            plan=plan,
+            questions=questions,
+            journal=journal,
+            console=console,
+            device=device,
+            attempts=attempts,
+        )
+        try:
+            attempts.foresee()
+            asked = [
+                await _run_model(session, model, specs[model.name], servers=options.servers)
+                for model in plan.models
+            ]
+        except BaseException:
+            attempts.withdraw_if_unanswered()
+            raise
         if any(asked):
             journal.record("finished", {"unix_s": time.time()})
+        attempts.settle()
         report = report_of(journal, plan, questions, run_id=directory.resolve().name)
+        attempts.close({m.name: m.verdict for m in report.models if m.verdict is not None})
     _write(directory / "report.json", json_report.render(report))
     _write(directory / "report.md", markdown.render(report))
     return RunResult(directory=directory, report=report)
@@ -105,23 +114,6 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
 def _model_path(plan: Plan, model: ModelSpec) -> str:
     """Only arms that we serve need a checkpoint here."""
     return resolve_model(model.path) if any(a.variant for a in plan.arms) else model.path
-
-
-def _discard_if_empty(path: Path) -> None:
-    """A registration that no answer followed (a wrong URL, say) may be replaced by a corrected plan.
-
-    Raises
-    ------
-    JournalError
-        A live run holds the journal.
-    """
-    if not path.exists():
-        return
-    with Journal.read(path) as journal:
-        registered, answers = journal.metadata.plan_hash, journal.count()
-    if answers == 0:
-        Journal.resume(path, plan_hash=registered).close()  # raises if a live run holds it
-        path.unlink()
 
 
 def _check_chat(questions: Sequence[Question], paths: dict[str, str]) -> None:
@@ -174,6 +166,8 @@ async def _run_model(
         async with arms_up(session, model, group, specs) as arms:
             took_s = time.monotonic() - started
             console.print(f"{model.name}: {len(group)} arms up after {took_s:.0f} s", highlight=False)
+            if session.attempts is not None:
+                session.attempts.register(model.name)
             with show_progress() as progress:
                 summary = await run(
                     arms,

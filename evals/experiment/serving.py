@@ -31,6 +31,7 @@ __all__ = [
     "ServerSpec",
     "as_shell",
     "backend_of",
+    "journal_in",
     "launch_for",
     "serve_until_interrupted",
     "servers_of",
@@ -103,7 +104,7 @@ def servers_of(plan: Plan, model: str, model_path: str, device: Device) -> list[
 def backend_of(plan: Plan, arm: ArmSpec, *, url: str | None, run_id: str) -> Backend:
     """The client of one arm; ``url`` is that of the server we started for it, if we did."""
     if arm.replay is not None:
-        return Replay(_journal_in(Path(arm.replay)))
+        return Replay(journal_in(Path(arm.replay)))
     target = url or arm.url
     assert target is not None, "an arm has a server, a URL or a replay"
     if arm.api == "openai":
@@ -119,7 +120,8 @@ def backend_of(plan: Plan, arm: ArmSpec, *, url: str | None, run_id: str) -> Bac
     )
 
 
-def _journal_in(path: Path) -> Path:
+def journal_in(path: Path) -> Path:
+    """The journal of a run directory, or the journal itself."""
     return path / "journal.sqlite" if path.is_dir() else path
 
 

@@ -1,0 +1,64 @@
+"""A plan is registered: its hash is in the run's journal before anything is asked, and stays as it is."""
+
+import json
+from pathlib import Path
+
+from equipoise.evals.errors import PlanError
+from equipoise.evals.experiment.attempt_register import withdraw
+from equipoise.evals.journal import Journal
+from equipoise.evals.ledger import Ledger
+from equipoise.evals.plan import Plan
+from equipoise.evals.plan_diff import require_registered
+from equipoise.evals.provenance import collect_provenance
+
+__all__ = ["registered_journal"]
+
+
+def registered_journal(path: Path, plan: Plan, *, resume: bool, command: str, ledger: Ledger) -> Journal:
+    """The journal of a new run, with its plan registered; or that of a run to go on with.
+
+    Raises
+    ------
+    PlanError
+        The journal has another plan; every key that changed is named.
+    JournalError
+        There is none to resume, there is one already, it was changed, or a live run holds it.
+    """
+    if resume:
+        return _resumed(path, plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        _discard_if_empty(path, plan, ledger)
+    return Journal.create(
+        path,
+        plan_hash=plan.content_hash,
+        plan_text=json.dumps(plan.model_dump(mode="json")),
+        provenance=collect_provenance(plan_hash=plan.content_hash) | {"command": command},
+    )
+
+
+def _resumed(path: Path, plan: Plan) -> Journal:
+    try:
+        journal = Journal.resume(path, plan_hash=plan.content_hash)
+    except PlanError:
+        with Journal.read(path) as found:
+            require_registered(path, found.metadata, plan)  # the same refusal, with what changed
+        raise
+    try:
+        require_registered(path, journal.metadata, plan)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def _discard_if_empty(path: Path, plan: Plan, ledger: Ledger) -> None:
+    """A registration that no answer followed (a wrong URL, say) may be replaced by a corrected plan."""
+    with Journal.read(path) as journal:
+        if journal.count() > 0:
+            require_registered(path, journal.metadata, plan)
+            return  # the same plan: `Journal.create` says how to go on with it
+        registered = journal.metadata.plan_hash
+    with Journal.resume(path, plan_hash=registered) as journal:  # raises if a live run holds it
+        withdraw(journal, ledger)
+    path.unlink()
