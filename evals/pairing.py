@@ -2,13 +2,22 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from equipoise.evals.answers import arm_answers, prompt_tokens, strata_of
 from equipoise.evals.errors import ParityError
-from equipoise.evals.types import FloatArray, PairedTable, SampleKey, Score, ScoreStatus, TaskItem
+from equipoise.evals.types import (
+    AnswerFacts,
+    FloatArray,
+    PairedTable,
+    SampleKey,
+    Score,
+    ScoreStatus,
+    TaskItem,
+)
 
 __all__ = ["LogprobTable", "ScoredSample", "pair", "pair_logprobs"]
 
@@ -20,6 +29,7 @@ class ScoredSample:
     key: SampleKey
     content_hash: str
     score: Score
+    facts: AnswerFacts = field(default_factory=AnswerFacts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,6 +120,8 @@ def pair(
             values[side].append([_value(s, item) for s in scores[side]])
             truncated[side].append([s.status is ScoreStatus.TRUNCATED for s in scores[side]])
     shape = (len(kept), repeats)
+    facts, other_facts = (_by_repeat(kept, samples, repeats) for samples in (baseline, candidate))
+    extracts = any(s.score.extracted is not None for s in (*baseline, *candidate))
     return PairedTable(
         model=model,
         task=task,
@@ -127,6 +139,10 @@ def pair(
         unpaired_baseline=np.array(lone[0], dtype=np.float64),
         unpaired_candidate=np.array(lone[1], dtype=np.float64),
         excluded=dict(excluded),
+        baseline_answers=arm_answers(facts, shape, extracts=extracts),
+        candidate_answers=arm_answers(other_facts, shape, extracts=extracts),
+        prompt_tokens=prompt_tokens(facts),
+        strata=strata_of(kept),
     )
 
 
@@ -188,6 +204,13 @@ def pair_logprobs(
         missing_candidate=missing[1],
         excluded=dict(excluded),
     )
+
+
+def _by_repeat(
+    items: Sequence[TaskItem], samples: Sequence[ScoredSample], repeats: int
+) -> list[list[tuple[Score, AnswerFacts]]]:
+    found = {(s.key.item_id, s.key.repeat): (s.score, s.facts) for s in samples}
+    return [[found[item.id, k] for k in range(repeats)] for item in items]
 
 
 def _task_and_model(

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 __all__ = [
     "REFUSED_PREFIX",
+    "AnswerFacts",
+    "ArmAnswers",
     "ArmRole",
     "Backend",
     "FloatArray",
@@ -33,6 +35,7 @@ __all__ = [
     "ScoreStatus",
     "Task",
     "TaskItem",
+    "TopLogprobs",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -66,6 +69,8 @@ class TaskItem:
     target: str
     content_hash: str
     cluster_id: str
+    #: what kind of item it is, such as {"subject": "law"}: for exploration by subgroup, not hashed
+    strata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +94,14 @@ class PromptLogprobs:
     """Ask for the logprobs of prompt tokens from position ``start`` on.
 
     The prefix below ``start`` may come from the prefix cache; what is scored then depends on the
-    KV cache as stored, which is the point. ``top_n`` > 0 also returns the most likely tokens.
+    KV cache as stored, which is the point. ``top_n`` > 0 also returns the most likely tokens (not more
+    than the vocabulary has: a server may fail on that); ``top_positions`` says at which prompt
+    positions they are kept, None at all of them.
     """
 
     start: int
     top_n: int = 0
+    top_positions: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +118,70 @@ class Request:
     def __post_init__(self) -> None:
         if sum(x is not None for x in (self.text, self.input_ids, self.messages)) != 1:
             raise ValueError("a Request needs exactly one of text, input_ids and messages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopLogprobs:
+    """The most likely tokens at some prompt positions, as packed arrays.
+
+    A list a position, most likely first as the server sent them. ``ids`` are little-endian int32 and
+    ``logprobs`` (nats) little-endian float32, which is what servers compute; both have shape
+    [len(positions), k], row by row, and a list shorter than ``k`` is filled with id -1 and NaN.
+    """
+
+    positions: tuple[int, ...]
+    k: int
+    ids: bytes
+    logprobs: bytes
+
+    def __post_init__(self) -> None:
+        size = 4 * self.k * len(self.positions)
+        if self.k < 1 or (len(self.ids), len(self.logprobs)) != (size, size):
+            raise ValueError(
+                f"{len(self.positions)} lists of {self.k} tokens need {size} bytes of ids and of logprobs, "
+                f"not {len(self.ids)} and {len(self.logprobs)}"
+            )
+
+    @classmethod
+    def of(cls, positions: Sequence[int], rows: Sequence[Sequence[tuple[int, float]]]) -> "TopLogprobs":
+        """From one list of (token id, logprob) a position.
+
+        Raises
+        ------
+        ValueError
+            If an id does not fit into 31 bits, or a logprob is not a number.
+        """
+        shape = len(rows), max((len(row) for row in rows), default=1) or 1
+        ids, logprobs = np.full(shape, -1, dtype="<i4"), np.full(shape, np.nan, dtype="<f4")
+        for i, row in enumerate(rows):
+            for j, (token_id, logprob) in enumerate(row):
+                if not 0 <= token_id < 1 << 31 or np.isnan(logprob):
+                    raise ValueError(f"position {positions[i]}: token {token_id}, logprob {logprob}")
+                ids[i, j], logprobs[i, j] = token_id, logprob
+        return cls(positions=tuple(positions), k=shape[1], ids=ids.tobytes(), logprobs=logprobs.tobytes())
+
+    @property
+    def id_rows(self) -> npt.NDArray[np.int32]:
+        """Token ids, shape [positions, k]; -1 where a list has ended."""
+        return np.frombuffer(self.ids, dtype="<i4").reshape(len(self.positions), self.k)
+
+    @property
+    def logprob_rows(self) -> npt.NDArray[np.float32]:
+        """Logprobs (nats), shape [positions, k]; NaN where a list has ended."""
+        return np.frombuffer(self.logprobs, dtype="<f4").reshape(len(self.positions), self.k)
+
+    def at(self, positions: Sequence[int]) -> "TopLogprobs | None":
+        """The lists at these positions, in this order; None if one of them has none."""
+        row_of = {position: row for row, position in enumerate(self.positions)}
+        rows = [row_of.get(position, -1) for position in positions]
+        if -1 in rows:
+            return None
+        return TopLogprobs(
+            positions=tuple(positions),
+            k=self.k,
+            ids=self.id_rows[rows].tobytes(),
+            logprobs=self.logprob_rows[rows].tobytes(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +205,7 @@ class Output:
     prompt_logprobs: tuple[float | None, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None  # of the same positions
     prompt_top1_ids: tuple[int | None, ...] | None = None  # the model's own first choice there
+    prompt_top_logprobs: TopLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -185,7 +258,8 @@ class Score:
     """The value of one sample, in [0, 1] for accuracy tasks; None where nothing can be scored.
 
     Teacher-forced tasks give the scored tokens' logprobs (nats) instead, with the top-1 token's
-    agreement and the number of tokens that the server read from its cache.
+    agreement, the likeliest tokens at the same positions, and the number of tokens that the server
+    read from its cache. ``vocabulary_size``, if known, tells whether those lists are everything.
     """
 
     value: float | None
@@ -195,7 +269,22 @@ class Score:
     token_logprobs: tuple[float, ...] | None = None
     token_positions: tuple[int, ...] | None = None
     token_is_top1: tuple[bool, ...] | None = None
+    token_top_logprobs: TopLogprobs | None = None
+    vocabulary_size: int | None = None
     cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFacts:
+    """What an answer shows beside its score; None where it is not known.
+
+    ``completion_tokens`` sums over turns; ``prompt_tokens`` is the longest prompt. ``degenerate`` says
+    whether it got stuck in a loop.
+    """
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    degenerate: bool | None = None
 
 
 class Task(Protocol):
@@ -237,6 +326,18 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArmAnswers:
+    """Facts about one arm's answers in a `PairedTable`, shape [n, repeats] each; None: not known at all.
+
+    ``unextracted`` marks answers in which the grader found nothing to grade.
+    """
+
+    completion_tokens: FloatArray | None = None  # NaN where one answer's is not known
+    unextracted: npt.NDArray[np.bool_] | None = None
+    degenerate: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairedTable:
     """Two arms' scores on the items both answered.
 
@@ -261,6 +362,10 @@ class PairedTable:
     unpaired_baseline: FloatArray = field(default_factory=lambda: np.empty(0))
     unpaired_candidate: FloatArray = field(default_factory=lambda: np.empty(0))
     excluded: Mapping[str, int] = field(default_factory=dict)
+    baseline_answers: ArmAnswers = field(default_factory=ArmAnswers)
+    candidate_answers: ArmAnswers = field(default_factory=ArmAnswers)
+    prompt_tokens: FloatArray | None = None  # [n], of the baseline's prompts; NaN where not known
+    strata: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> [n] labels, "" for none
 
     @property
     def n(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.evals.errors import ParityError
 from equipoise.evals.pairing import LogprobTable, ScoredSample, pair, pair_logprobs
-from equipoise.evals.types import PairedTable, SampleKey, Score, ScoreStatus, TaskItem
+from equipoise.evals.types import AnswerFacts, PairedTable, SampleKey, Score, ScoreStatus, TaskItem
 
 
 def items(n: int) -> list[TaskItem]:
@@ -164,3 +164,49 @@ def test_no_usable_sequence_gives_an_empty_table() -> None:
     assert table.baseline.size == 0
     assert table.baseline_top1 is None
     assert np.array_equal(table.candidate, np.empty(0))
+
+
+def test_facts_about_answers_follow_their_items() -> None:
+    def with_facts(k: int, name: str, extracted: str | None, facts: AnswerFacts) -> ScoredSample:
+        score = Score(value=1.0, status=ScoreStatus.SCORED, extracted=extracted)
+        return replace(sample(k, name, score), facts=facts)
+
+    loop = AnswerFacts(prompt_tokens=9, completion_tokens=40, degenerate=True)
+    plain = AnswerFacts(prompt_tokens=8, completion_tokens=4, degenerate=False)
+    a = [with_facts(0, "A1", "x", plain), with_facts(1, "A1", "x", plain), with_facts(2, "A1", "x", plain)]
+    b = [with_facts(2, "B", None, loop), with_facts(0, "B", "x", plain)]
+    table = paired(a, b, 3)
+    assert table.item_ids == ("i0", "i2")
+    assert table.prompt_tokens is not None
+    assert table.prompt_tokens.tolist() == [8.0, 8.0]
+    answers = table.candidate_answers
+    assert answers.completion_tokens is not None
+    assert answers.completion_tokens.tolist() == [[4.0], [40.0]]
+    assert answers.degenerate is not None
+    assert answers.degenerate.tolist() == [[False], [True]]
+    assert answers.unextracted is not None
+    assert answers.unextracted.tolist() == [[False], [True]]
+
+
+def test_what_is_not_known_of_the_answers_is_not_made_up() -> None:
+    table = paired(arm("A1", [1.0, 0.0]), arm("B", [1.0, 0.0]), 2)
+    assert table.prompt_tokens is None
+    for answers in (table.baseline_answers, table.candidate_answers):
+        assert (answers.completion_tokens, answers.unextracted, answers.degenerate) == (None, None, None)
+    a = [replace(s, facts=AnswerFacts(completion_tokens=3)) for s in arm("A1", [1.0, 0.0])]
+    mixed = paired([a[0], sample(1, "A1", 0.0)], arm("B", [1.0, 0.0]), 2).baseline_answers
+    assert mixed.completion_tokens is not None
+    assert np.array_equal(mixed.completion_tokens, [[3.0], [np.nan]], equal_nan=True)
+
+
+def test_strata_keep_the_order_of_the_pairs() -> None:
+    law, mixed, bare = items(3)
+    planned = [replace(law, strata={"subject": "law"}), replace(mixed, strata={"subject": "art"}), bare]
+    table = pair(
+        planned,
+        arm("A1", [1.0, 1.0, 1.0]),
+        arm("B", [1.0, ERRORED, 1.0]),
+        baseline_arm="A1",
+        candidate_arm="B",
+    )
+    assert table.strata == {"subject": ("law", "")}
