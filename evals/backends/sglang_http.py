@@ -13,7 +13,7 @@ from typing import Any
 from equipoise.evals.backends.json_client import JsonClient
 from equipoise.evals.backends.openai_reply import chat_body, output_from_chat
 from equipoise.evals.errors import RequestError
-from equipoise.evals.types import Message, Output, Request, SampleKey
+from equipoise.evals.types import Message, Output, PromptLogprobs, Request, SampleKey, TopLogprobs
 
 __all__ = ["SglangHttp"]
 
@@ -221,4 +221,23 @@ def _logprobs(request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:
         if len(tops) != len(rows):
             raise ValueError(f"{len(tops)} rows of top logprobs for {len(rows)} prompt tokens")
         found["prompt_top1_ids"] = tuple(int(top[0][1]) if top else None for top in tops)
+        found["prompt_top_logprobs"] = _top_logprobs(request.prompt_logprobs, tops)
     return found
+
+
+def _top_logprobs(asked: PromptLogprobs, tops: Sequence[Any]) -> TopLogprobs | None:
+    """The lists at the positions asked for; None if none of them has one."""
+    positions = (
+        range(asked.start, asked.start + len(tops)) if asked.top_positions is None else asked.top_positions
+    )
+    kept, lists = [], []
+    for position in positions:
+        top = tops[position - asked.start] if position >= asked.start else None
+        # Nothing precedes the first position; a null inside a list means NaN or minus infinity.
+        if not top or any(row[0] is None for row in top):
+            continue
+        if len(top) > asked.top_n:
+            raise ValueError(f"{len(top)} likely tokens at position {position}, {asked.top_n} were asked for")
+        kept.append(position)
+        lists.append([(int(row[1]), float(row[0])) for row in top])
+    return TopLogprobs.of(kept, lists) if kept else None
