@@ -205,7 +205,7 @@ def _decide_task(
         noise_attains_margin=checks.noise_attains(task),
         blind=checks.is_blind(task),
     )
-    if verdict.label is not TaskLabel.INCONCLUSIVE or task.primary is None:
+    if verdict.label not in _UNDECIDED or task.primary is None:
         return verdict
     # Items decide what noise hides only once A/A itself can meet the margin.
     undecided = task.primary if checks.noise_attains(task) else task.comparisons[ArmRole.BASELINE_REPEAT]
@@ -224,7 +224,7 @@ def _decide_pooled(
         broken=[*(() if pooled else ("a task has nothing to pool",)), *broken],
         noise_attains_margin=POOLED not in noise.unattainable,
     )
-    if verdict.label is not TaskLabel.INCONCLUSIVE or pooled is None:
+    if verdict.label not in _UNDECIDED or pooled is None:
         return verdict
     undecided = pooled if POOLED not in noise.unattainable else evidence.pooled[ArmRole.BASELINE_REPEAT]
     items = _pooled_items_to_decide(evidence, undecided, policy.decision_power)

@@ -69,9 +69,9 @@ class TaskVerdict:
     loss_alarm_p, truncation_alarm_p
         Two-sided p-values, adjusted over the tasks (Holm); NaN if there was nothing to test.
     items_needed
-        For INCONCLUSIVE: items of this task that would probably decide; None if no number would.
+        For INCONCLUSIVE and SUSPECT: items of this task that would probably decide; None if no number would.
     would_decide
-        The same in words, repeats included; empty if the label is not INCONCLUSIVE.
+        The same in words, repeats included; empty under any other label.
     """
 
     task: str

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,12 @@ def replay_arms(directory: Path, names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def record_run(
-    directory: Path, items: Mapping[str, int], right: Callable[[str, str, int], bool], *, seed: int = 1
+    directory: Path,
+    items: Mapping[str, int],
+    right: Callable[[str, str, int], bool],
+    *,
+    seed: int = 1,
+    repeats: int = 1,
 ) -> list[dict[str, str]]:
     """A run directory whose journal holds answers of every arm to single-turn tasks; arms that replay it.
 
@@ -111,7 +117,7 @@ def record_run(
     items : mapping
         How many items of each task.
     right : callable
-        Whether (arm, task, index of the item) is answered rightly.
+        Whether (arm, task, number of the answer) is right; answers are numbered item by item.
     """
     directory.mkdir()
     journal = Journal.create(
@@ -120,8 +126,9 @@ def record_run(
     with journal:
         for task, n in items.items():
             for index, item in enumerate(TASKS[task].items(n, seed)):
-                for arm in ROLES:
-                    text = item.target if right(arm, task, index) else f"not {item.target}"
+                for arm, k in product(ROLES, range(repeats)):
+                    good = right(arm, task, index * repeats + k)
+                    text = item.target if good else f"not {item.target}"
                     output = Output(
                         text=text,
                         finish_reason="stop",
@@ -129,7 +136,7 @@ def record_run(
                         completion_tokens=len(text),
                         latency_s=0.01,
                     )
-                    key = SampleKey(model="m", arm=arm, task=task, item_id=item.id)
+                    key = SampleKey(model="m", arm=arm, task=task, item_id=item.id, repeat=k)
                     journal.put(
                         Sample(
                             key=key,

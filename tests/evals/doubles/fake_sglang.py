@@ -79,6 +79,7 @@ class FakeSglang:
         self.status = status
         self.info = {"version": "0.5.23", "kv_cache_dtype": "auto", "model_path": "/models/m", **info}
         self.asked: Counter[tuple[str | None, str]] = Counter()  # (cache salt, conversation)
+        self.sampling: set[tuple[float, float]] = set()  # temperature and top_p of the chats
         self.url = ""
         self._cached: dict[str | None, list[list[int]]] = {}
 
@@ -112,6 +113,7 @@ class FakeSglang:
     def _chat(self, body: dict[str, Any]) -> dict[str, Any]:
         messages = body["messages"]
         self.asked[body.get("cache_salt"), json.dumps(messages)] += 1
+        self.sampling.add((body["temperature"], body["top_p"]))
         first, last = messages[0]["content"], messages[-1]["content"]
         text = _answer(first, last, wrong=self.wrong(first))
         ids = _rendered(messages)
