@@ -38,16 +38,22 @@ class TopLogprobs:
         Raises
         ------
         ValueError
-            If an id does not fit into 31 bits, or a logprob is not a number.
+            If an id does not fit into 31 bits, or a logprob is not a finite number.
         """
-        shape = len(rows), max((len(row) for row in rows), default=1) or 1
-        ids, logprobs = np.full(shape, -1, dtype="<i4"), np.full(shape, np.nan, dtype="<f4")
-        for i, row in enumerate(rows):
-            for j, (token_id, logprob) in enumerate(row):
-                if not 0 <= token_id < 1 << 31 or np.isnan(logprob):
-                    raise ValueError(f"position {positions[i]}: token {token_id}, logprob {logprob}")
-                ids[i, j], logprobs[i, j] = token_id, logprob
-        return cls(positions=tuple(positions), k=shape[1], ids=ids.tobytes(), logprobs=logprobs.tobytes())
+        k = max((len(row) for row in rows), default=1) or 1
+        ids, logprobs = [], []
+        for position, row in zip(positions, rows, strict=True):
+            for token_id, logprob in row:
+                if not 0 <= token_id < 1 << 31 or not -1e30 < logprob < 1e30:
+                    raise ValueError(f"position {position}: token {token_id} with logprob {logprob}")
+            ids.append([token_id for token_id, _ in row] + [-1] * (k - len(row)))
+            logprobs.append([logprob for _, logprob in row] + [np.nan] * (k - len(row)))
+        return cls(
+            positions=tuple(positions),
+            k=k,
+            ids=np.array(ids, dtype="<i4").tobytes(),
+            logprobs=np.array(logprobs, dtype="<f4").tobytes(),
+        )
 
     @property
     def id_rows(self) -> npt.NDArray[np.int32]:

@@ -31,7 +31,7 @@ from equipoise.evals.types import (
 from equipoise.tasks.addition import Addition
 from equipoise.tasks.brackets import Brackets
 from equipoise.tasks.copy import Copy
-from equipoise.tasks.embedded.tokenizer import render
+from equipoise.tasks.embedded.tokenizer import VOCABULARY, render
 from equipoise.tasks.generated import Draw, GeneratedTask, SingleTurnTask, draw_held_out
 from equipoise.tasks.heldout import content_hash, is_held_out
 from equipoise.tasks.kv_retrieval import draw_keys, table_text
@@ -39,14 +39,21 @@ from equipoise.tasks.sort import Sort
 
 __all__ = ["Logprob"]
 
+TOP_N = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprob(GeneratedTask):
-    """A table of ``pairs`` pairs, ``prefix_turns`` turns to warm the cache, ``scored_turns`` to score."""
+    """A table of ``pairs`` pairs, ``prefix_turns`` turns to warm the cache, ``scored_turns`` to score.
+
+    At each scored position the ``top_n`` likeliest tokens are asked for too, for the divergence of the
+    arms' distributions.
+    """
 
     pairs: int = 30
     prefix_turns: int = 4
     scored_turns: int = 8
+    top_n: int = TOP_N
     alphabet_size: int = 26
     others: tuple[SingleTurnTask, ...] = (Copy(), Sort(), Brackets(), Addition())
 
@@ -113,7 +120,9 @@ class Logprob(GeneratedTask):
         return Request(
             sampling=SamplingParams(max_new_tokens=1, ignore_eos=True),
             input_ids=tuple(ids),
-            prompt_logprobs=PromptLogprobs(start=start, top_n=1),
+            prompt_logprobs=PromptLogprobs(
+                start=start, top_n=self.top_n, top_positions=tuple(item.inputs["scored"])
+            ),
         )
 
     def score(self, item: TaskItem, sample: Sample) -> Score:
@@ -142,6 +151,10 @@ class Logprob(GeneratedTask):
             token_logprobs=tuple(logprobs),
             token_positions=tuple(positions),
             token_is_top1=tuple(is_top1) if output.prompt_top1_ids is not None else None,
+            token_top_logprobs=None
+            if output.prompt_top_logprobs is None
+            else output.prompt_top_logprobs.at(positions),
+            vocabulary_size=len(VOCABULARY),
             cached_tokens=output.cached_tokens,
         )
 

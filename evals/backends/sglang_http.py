@@ -166,7 +166,7 @@ class SglangHttp:
                 token_ids=None if reply.get("output_ids") is None else tuple(map(int, reply["output_ids"])),
                 **_logprobs(request, meta),
             )
-        except (TypeError, ValueError, KeyError, IndexError) as e:
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError) as e:
             raise RequestError(f"{self.label}{_GENERATE}: malformed logprobs or token ids ({e!r})") from e
 
 
