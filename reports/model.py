@@ -86,6 +86,7 @@ class Run(Node):
     reasons: tuple[str, ...] = ()
     would_decide: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()  # what the verdict does not claim, in plain words
+    early_stop: str = ""  # which registered look stopped the run and what that saved; empty if none did
     undefined: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -97,6 +98,8 @@ class Run(Node):
                 )
             return
         require("Run.verdict", self.verdict, SUITE_VERDICTS)
+        if self.early_stop and (self.verdict == "SIGNED OFF" or self.indistinguishable):
+            raise ValueError(f"a run that stopped early cannot be {self.verdict}: nothing passes at a look")
         if self.exit_code != EXIT_CODES[str(self.verdict)]:
             raise ValueError(f"{self.verdict} exits {EXIT_CODES[str(self.verdict)]}, not {self.exit_code}")
 

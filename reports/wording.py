@@ -44,6 +44,8 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
     """What was decided, on how much evidence, what loss would have shown, and what would decide."""
     run = report.run
     said = [_sentence(run.headline)]
+    if run.early_stop:
+        said.append(_sentence(run.early_stop[0].upper() + run.early_stop[1:]))
     if run.indistinguishable:
         margin = "" if run.suite_margin is None else f" within {size(run.suite_margin)} points"
         said.append(f"Indistinguishable{margin}: every critical task and the pooled mean are equivalent.")

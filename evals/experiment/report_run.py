@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.evals.evidence import SuiteEvidence
+from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.scored import ModelSamples
+from equipoise.evals.experiment.staging import EarlyStop, Stage
 from equipoise.evals.journal import Journal
+from equipoise.evals.looks import LookAction
 from equipoise.evals.plan import Plan
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import Outcome, RunVerdict
-from equipoise.reports.model import Arm, ModelReport, ParityDifference, Provenance, Run
+from equipoise.reports.model import Arm, Exclusion, ModelReport, ParityDifference, Provenance, Run
 
-__all__ = ["provenance", "run_section", "unfinished_section"]
+__all__ = ["not_asked", "provenance", "run_section", "unfinished_section"]
 
 _HEADLINES = {
     Outcome.SIGNED_OFF: "the candidate is not worse than the baseline by more than the margins",
@@ -31,8 +34,12 @@ def run_section(
     evidence: Sequence[SuiteEvidence],
     models: Sequence[ModelReport],
     device: str,
+    stops: Sequence[EarlyStop] = (),
 ) -> Run:
-    """The decision in a sentence, with what it rests on and what it does not claim."""
+    """The decision in a sentence, with what it rests on and what it does not claim.
+
+    ``stops`` are the models that a registered look stopped.
+    """
     detectable = [
         e.pooled[ArmRole.CANDIDATE].detectable.loss for e in evidence if ArmRole.CANDIDATE in e.pooled
     ]
@@ -53,9 +60,18 @@ def run_section(
         suite_margin=plan.decision.suite_margin,
         smallest_detectable_loss=max(detectable) if detectable else None,
         indistinguishable=verdict.indistinguishable,
-        reasons=tuple(f"{m.model}: {r}" for m in verdict.models for r in m.reasons),
+        reasons=(
+            *(f"{m.model}: {r}" for m in verdict.models for r in m.reasons),
+            *(
+                f"{s.model}: at look {s.look}: {r}"
+                for s in stops
+                if s.action is LookAction.FUTILE
+                for r in s.reasons
+            ),
+        ),
         would_decide=_would_decide(models),
-        limits=_limits(plan, evidence, device),
+        limits=(*_limits(plan, evidence, device), *_limits_of_looks(stops)),
+        early_stop="; ".join(f"{s.model} {s.said}" for s in stops),
     )
 
 
@@ -79,6 +95,32 @@ def unfinished_section(plan: Plan, run_id: str, journal: Journal, missing: Mappi
             f"equipoise run PLAN --out {journal.path.parent} --resume asks what is missing and decides",
         ),
     )
+
+
+def _limits_of_looks(stops: Sequence[EarlyStop]) -> list[str]:
+    return [
+        f"{s.model} was stopped {s.where}: its estimates rest on these items alone, and what is not degraded "
+        "there is undecided, not shown to be the same"
+        for s in stops
+    ]
+
+
+def not_asked(
+    plan: Plan, questions: Sequence[Question], data: ModelSamples, stage: Stage
+) -> tuple[Exclusion, ...]:
+    """Of a model that was stopped early: what was not asked, and what was but the look did not see."""
+    seen = {q.spec.name: len(q.items) * q.spec.repeats for q in stage.seen}
+    found = []
+    for question in questions:
+        name = question.spec.name
+        for arm in plan.arms:
+            asked = len(data.samples[arm.name, name])
+            rest, unused = len(question.items) * question.spec.repeats - asked, asked - seen[name]
+            for count, reason in ((rest, "not asked"), (unused, "asked before, not used")):
+                if count > 0:
+                    text = f"{reason} (stopped early)"
+                    found.append(Exclusion(task=name, arm=arm.name, reason=text, count=count))
+    return tuple(found)
 
 
 def _would_decide(models: Sequence[ModelReport]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from equipoise.evals.errors import JournalError
 from equipoise.evals.experiment.attempt_register import recorded_attempts
 from equipoise.evals.experiment.questions import Question, questions_of
 from equipoise.evals.experiment.report_model import model_report
-from equipoise.evals.experiment.report_run import provenance, run_section, unfinished_section
+from equipoise.evals.experiment.report_run import not_asked, provenance, run_section, unfinished_section
 from equipoise.evals.experiment.scored import evidence_of, planned_samples, read_model
+from equipoise.evals.experiment.staging import early_stop, evidence_at_stop, final_nogo_alpha
 from equipoise.evals.journal import Journal
+from equipoise.evals.looks import without_passes
 from equipoise.evals.plan import Plan, hash_of
 from equipoise.evals.policy import decide, policy_of
 from equipoise.reports.model import Report
@@ -67,17 +70,44 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
     data = [read_model(journal, plan, questions, m.name) for m in plan.models]
     origin = provenance(journal, plan, facts, data)
     planned = planned_samples(plan, questions)
-    missing = {d.model: planned - d.count for d in data if d.count < planned}
+    found = {m.name: early_stop(journal, plan, questions, m.name) for m in plan.models}
+    stops = {model: stop for model, stop in found.items() if stop is not None}
+    missing = {d.model: planned - d.count for d in data if d.count < planned and d.model not in stops}
     if missing:
         return Report(run=unfinished_section(plan, run_id, journal, missing), provenance=origin)
-    evidence = [evidence_of(plan, questions, d) for d in data]
+    nogo_alpha = final_nogo_alpha(plan, questions)
+    evidence, used = [], []
+    for d in data:
+        if d.model in stops:
+            at_look, seen = evidence_at_stop(plan, questions, d, *stops[d.model])
+        else:
+            at_look, seen = evidence_of(plan, questions, d, nogo_alpha=nogo_alpha), d
+        evidence.append(at_look)
+        used.append(seen)
     attempts = recorded_attempts(journal)
     verdict = apply_attempts(decide(evidence, policy_of(plan)), attempts)
+    verdict = without_passes(verdict, {model: stop.where for model, (stop, _) in stops.items()})
     models = tuple(
-        model_report(plan, questions, e, v, d) for e, v, d in zip(evidence, verdict.models, data, strict=True)
+        model_report(plan, stops[d.model][1].seen if d.model in stops else questions, e, v, d)
+        for e, v, d in zip(evidence, verdict.models, used, strict=True)
+    )
+    models = tuple(
+        replace(m, exclusions=(*m.exclusions, *not_asked(plan, questions, d, stops[m.name][1])))
+        if m.name in stops
+        else m
+        for m, d in zip(models, data, strict=True)
     )
     device = next((str(f["device"]) for f in facts.values() if f.get("device")), "")
-    run = run_section(plan, run_id, journal, verdict=verdict, evidence=evidence, models=models, device=device)
+    run = run_section(
+        plan,
+        run_id,
+        journal,
+        verdict=verdict,
+        evidence=evidence,
+        models=models,
+        device=device,
+        stops=[stop for stop, _ in stops.values()],
+    )
     return Report(run=run, models=models, provenance=origin)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from equipoise.evals.experiment.questions import Question, questions_of
 from equipoise.evals.experiment.registration import registered_journal
 from equipoise.evals.experiment.results import JOURNAL_NAME, report_of
 from equipoise.evals.experiment.serving import ServerSpec, servers_of
+from equipoise.evals.experiment.staging import Stage, early_stop, look_taken, stages_of, take_look
 from equipoise.evals.ledger import Ledger
 from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
 from equipoise.evals.progress import show_progress
+from equipoise.evals.run_types import Arm, WorkItem
 from equipoise.evals.run_types import RunOptions as SendOptions
-from equipoise.evals.run_types import WorkItem
 from equipoise.evals.runner import run
-from equipoise.evals.types import SampleKey
+from equipoise.evals.types import ArmRole, SampleKey
 from equipoise.quant.variants import Device
 from equipoise.reports import json as json_report
 from equipoise.reports import markdown
@@ -150,11 +151,15 @@ def _link_latest(directory: Path) -> None:
 async def _run_model(
     session: Session, model: ModelSpec, specs: Sequence[ServerSpec], *, servers: str
 ) -> bool:
-    """Ask one model's arms what is missing; False if nothing was."""
+    """Ask one model's arms what is missing, look by look; False if nothing was."""
     plan, journal, console = session.plan, session.journal, session.console
-    work = [w for q in session.questions for w in q.work]
+    stopped = early_stop(journal, plan, session.questions, model.name)
+    if stopped is not None:
+        console.print(f"{model.name}: {stopped[0].said}", highlight=False)
+        return False
+    stages = stages_of(plan, session.questions)
     settled = journal.final_keys()
-    unfinished = {a.name for a in plan.arms if any(_key(model, a, w) not in settled for w in work)}
+    unfinished = {a.name for a in plan.arms if _open(model, a, stages[-1].seen, settled)}
     if not unfinished:
         console.print(f"{model.name}: every answer is in the journal already", highlight=False)
         return False
@@ -168,22 +173,62 @@ async def _run_model(
             console.print(f"{model.name}: {len(group)} arms up after {took_s:.0f} s", highlight=False)
             if session.attempts is not None:
                 session.attempts.register(model.name)
-            with show_progress() as progress:
-                summary = await run(
-                    arms,
-                    work,
-                    journal,
-                    options=SendOptions(
-                        seed=plan.seeds.schedule,
-                        concurrency=plan.runner.concurrency,
-                        block_items=plan.runner.block_items,
-                        timeout_s=plan.runner.timeout_s,
-                        max_attempts=plan.runner.max_attempts,
-                    ),
-                    progress=progress,
-                )
-            journal.record("asked", {"model": model.name, **dataclasses.asdict(summary)})
+            looked_at = any(arm.role is ArmRole.CANDIDATE for arm in group)
+            for stage in stages if looked_at else stages[-1:]:
+                questions = stage.new if looked_at else stage.seen
+                if any(_open(model, arm, questions, settled) for arm in group):
+                    await _ask(session, model, arms, questions)
+                if stage.look is not None and _look_stops(session, model, stage):
+                    break
     return True
+
+
+async def _ask(
+    session: Session, model: ModelSpec, arms: Sequence[Arm], questions: Sequence[Question]
+) -> None:
+    """Ask these questions in these arms, and keep a record of it."""
+    plan = session.plan
+    with show_progress() as progress:
+        summary = await run(
+            arms,
+            [w for q in questions for w in q.work],
+            session.journal,
+            options=SendOptions(
+                seed=plan.seeds.schedule,
+                concurrency=plan.runner.concurrency,
+                block_items=plan.runner.block_items,
+                timeout_s=plan.runner.timeout_s,
+                max_attempts=plan.runner.max_attempts,
+            ),
+            progress=progress,
+        )
+    session.journal.record("asked", {"model": model.name, **dataclasses.asdict(summary)})
+
+
+def _look_stops(session: Session, model: ModelSpec, stage: Stage) -> bool:
+    """Take the look that follows a stage, unless an earlier session did, and say what it decided."""
+    plan, journal, console = session.plan, session.journal, session.console
+    assert stage.look is not None, "called after a stage that a look follows"
+    if look_taken(journal, model.name, stage.look):
+        return False
+    decision = take_look(journal, plan, session.questions, model.name, stage)
+    console.print(
+        f"{model.name}: look {stage.look} at {stage.fraction:.0%} of the items: {decision.action.value}",
+        highlight=False,
+    )
+    for reason in decision.reasons:
+        console.print(f"  {reason}", highlight=False, markup=False)
+    stopped = early_stop(journal, plan, session.questions, model.name)
+    if stopped is not None:
+        console.print(f"{model.name}: {stopped[0].said}", highlight=False)
+    return stopped is not None
+
+
+def _open(
+    model: ModelSpec, arm: ArmSpec, questions: Sequence[Question], settled: Collection[SampleKey]
+) -> bool:
+    """Whether some of these questions has no settled answer in this arm."""
+    return any(_key(model, arm, w) not in settled for q in questions for w in q.work)
 
 
 def _key(model: ModelSpec, arm: ArmSpec, work: WorkItem) -> SampleKey:
@@ -204,7 +249,10 @@ def _groups(
     if together:
         return [plan.arms]
     alone = [a for a in plan.arms if a.variant is None]
-    return [*([tuple(alone)] if alone else []), *(spec.arms for spec in specs)]
+    groups = [*([tuple(alone)] if alone else []), *(spec.arms for spec in specs)]
+    if plan.looks is not None:  # looks compare the candidate with arms that have answered already
+        groups.sort(key=lambda group: any(arm.role is ArmRole.CANDIDATE for arm in group))
+    return groups
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.evals.analysis import LogprobTables, TaskTables, analyse
+from equipoise.evals.answers import answer_facts
 from equipoise.evals.evidence import SuiteEvidence
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.journal import Journal
@@ -14,7 +15,7 @@ from equipoise.evals.parity import compare_prompt_tokens
 from equipoise.evals.plan import ArmSpec, Plan
 from equipoise.evals.types import ArmRole, Sample
 
-__all__ = ["ModelSamples", "evidence_of", "planned_samples", "read_model"]
+__all__ = ["ModelSamples", "at_items", "evidence_of", "planned_samples", "read_model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,10 @@ def read_model(journal: Journal, plan: Plan, questions: Sequence[Question], mode
             samples[arm.name, question.spec.name] = found
             scored[arm.name, question.spec.name] = [
                 ScoredSample(
-                    key=s.key, content_hash=s.content_hash, score=question.task.score(items[s.key.item_id], s)
+                    key=s.key,
+                    content_hash=s.content_hash,
+                    score=question.task.score(items[s.key.item_id], s),
+                    facts=answer_facts(items[s.key.item_id], s),
                 )
                 for s in found
                 if s.key.item_id in items
@@ -54,8 +58,23 @@ def read_model(journal: Journal, plan: Plan, questions: Sequence[Question], mode
     return ModelSamples(model=model, samples=samples, scored=scored)
 
 
-def evidence_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -> SuiteEvidence:
-    """Pair every arm with the baseline and analyse; deterministic given plan and samples."""
+def at_items(data: ModelSamples, questions: Sequence[Question]) -> ModelSamples:
+    """The samples of these questions' items alone: what a look sees."""
+    items = {q.spec.name: {item.id for item in q.items} for q in questions}
+    return ModelSamples(
+        model=data.model,
+        samples={k: [s for s in v if s.key.item_id in items[k[1]]] for k, v in data.samples.items()},
+        scored={k: [s for s in v if s.key.item_id in items[k[1]]] for k, v in data.scored.items()},
+    )
+
+
+def evidence_of(
+    plan: Plan, questions: Sequence[Question], data: ModelSamples, *, nogo_alpha: float | None = None
+) -> SuiteEvidence:
+    """Pair every arm with the baseline and analyse; deterministic given plan and samples.
+
+    ``nogo_alpha`` is what looks have left for "degraded"; None if the plan registered none.
+    """
     baseline = plan.arm(ArmRole.BASELINE)
     assert baseline is not None, "a plan has a baseline"
     others = [a for a in plan.arms if a.role is not ArmRole.BASELINE]
@@ -93,6 +112,7 @@ def evidence_of(plan: Plan, questions: Sequence[Question], data: ModelSamples) -
         suite_margin=plan.decision.suite_margin,
         alpha=plan.decision.effective_alpha,
         rng=np.random.default_rng(plan.seeds.bootstrap),
+        nogo_alpha=nogo_alpha,
         logprobs=logprobs,
         parity_violations=_prompt_violations(questions, data, baseline, others),
     )
