@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from equipoise.evals.errors import UsageError
-from equipoise.reports.model import SCHEMA_VERSION, Report
+from equipoise.reports.model import SCHEMA_VERSION, Report, Run
 from equipoise.reports.node import Node
 
 __all__ = ["UPGRADES", "load", "render"]
@@ -64,7 +64,10 @@ def _refuse_constant(name: str) -> None:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, Node):
-        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+        names = [f.name for f in dataclasses.fields(value)]  # type: ignore[arg-type]
+        if isinstance(value, Run) and not value.eligible_for_sign_off:
+            names.remove("indistinguishable")  # a word that such a report never uses; it is always false
+        return {name: _encode(getattr(value, name)) for name in names}
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     if isinstance(value, Mapping):

@@ -17,7 +17,7 @@ MAX_BYTES = 190_000
 PLOT_WIDTH = 49
 MAX_ROWS = 60  # of a list that may be long; the rest is counted
 FLIP_CHARS = 600
-SIGNS = {"SIGNED OFF": "✅", "DEGRADED": "❌", "INCONCLUSIVE": "❔", "INVALID": "⛔"}
+SIGNS = {"SIGNED OFF": "✅", "GATES PASSED": "☑️", "DEGRADED": "❌", "INCONCLUSIVE": "❔", "INVALID": "⛔"}
 
 
 def render(report: Report) -> str:

@@ -28,7 +28,7 @@ from equipoise.reports.evidence import (
     TaskRow,
 )
 from equipoise.reports.node import Node
-from equipoise.reports.vocabulary import EXIT_CODES, STATES, SUITE_VERDICTS, require
+from equipoise.reports.vocabulary import EXIT_CODES, KINDS, STATES, SUITE_VERDICTS, require
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -66,7 +66,8 @@ class Run(Node):
     ``headline`` is one sentence without the verdict word. ``pairs`` counts the paired items of the
     primary comparison over models and tasks; ``smallest_detectable_loss`` is the smallest true
     loss of a pooled mean that this run would have noticed with probability ``detection_power``
-    (of several models, the worst).
+    (of several models, the worst). A comparison of results that were already there is no run of a
+    registered plan: it is not eligible for sign-off, and where all its gates pass it says so, no more.
     """
 
     plan_name: str
@@ -74,7 +75,7 @@ class Run(Node):
     run_id: str
     created: str  # UTC, ISO 8601
     state: str  # final | incomplete | no verdict
-    verdict: str | None  # SIGNED OFF | DEGRADED | INCONCLUSIVE | INVALID
+    verdict: str | None  # one of SUITE_VERDICTS
     exit_code: int
     headline: str
     pairs: int
@@ -83,6 +84,8 @@ class Run(Node):
     smallest_detectable_loss: float | None = None
     detection_power: float = 0.8
     indistinguishable: bool = False
+    kind: str = "run"  # run | comparison
+    eligible_for_sign_off: bool = True
     reasons: tuple[str, ...] = ()
     would_decide: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()  # what the verdict does not claim, in plain words
@@ -91,6 +94,13 @@ class Run(Node):
 
     def check(self) -> None:
         require("Run.state", self.state, STATES)
+        require("Run.kind", self.kind, KINDS)
+        if self.kind == "comparison" and self.eligible_for_sign_off:
+            raise ValueError("a comparison of existing results is never eligible for sign-off")
+        if not self.eligible_for_sign_off and (self.verdict == "SIGNED OFF" or self.indistinguishable):
+            raise ValueError("what is not eligible for sign-off is neither signed off nor indistinguishable")
+        if self.eligible_for_sign_off and self.verdict == "GATES PASSED":
+            raise ValueError("GATES PASSED is the word for results that are not eligible for sign-off")
         if self.state != "final":
             if self.verdict is not None or self.exit_code == 0 or self.indistinguishable:
                 raise ValueError(
@@ -206,6 +216,10 @@ class Report(Node):
                 raise ValueError(
                     f"a run that is {self.run.state!r} shows no results, but {', '.join(early)} has some"
                 )
+        if not self.run.eligible_for_sign_off:
+            claimed = [m.name for m in self.models if m.verdict == "SIGNED OFF"]
+            if claimed:
+                raise ValueError(f"not eligible for sign-off, but {', '.join(claimed)} is SIGNED OFF")
         if not self.run.indistinguishable:
             return
         against = [] if self.run.verdict == "SIGNED OFF" else [f"the verdict is {self.run.verdict}"]

@@ -18,6 +18,7 @@ __all__ = ["Layout"]
 
 STYLES = {
     "SIGNED OFF": "green",
+    "GATES PASSED": "cyan",
     "EQUIVALENT": "green",
     "NON-INFERIOR": "green",
     "DEGRADED": "red",

@@ -6,6 +6,7 @@ __all__ = [
     "CONTROL_STRENGTHS",
     "EXIT_CODES",
     "FLIP_DIRECTIONS",
+    "KINDS",
     "STATES",
     "SUITE_VERDICTS",
     "TASK_VERDICTS",
@@ -15,7 +16,11 @@ __all__ = [
 #: "incomplete": interrupted, can be resumed. "no verdict": ended, but nothing can be decided.
 STATES = ("final", "incomplete", "no verdict")
 
-EXIT_CODES = {"SIGNED OFF": 0, "DEGRADED": 1, "INCONCLUSIVE": 3, "INVALID": 4}
+#: "run": of a registered plan. "comparison": of results that were already there.
+KINDS = ("run", "comparison")
+
+#: "GATES PASSED" is what a comparison says at best: it is not eligible for sign-off.
+EXIT_CODES = {"SIGNED OFF": 0, "GATES PASSED": 0, "DEGRADED": 1, "INCONCLUSIVE": 3, "INVALID": 4}
 SUITE_VERDICTS = tuple(EXIT_CODES)
 
 #: in the order of their precedence

@@ -44,6 +44,8 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
     """What was decided, on how much evidence, what loss would have shown, and what would decide."""
     run = report.run
     said = [_sentence(run.headline)]
+    if not run.eligible_for_sign_off:
+        said.append("Not eligible for sign-off: a comparison of results that were already there.")
     if run.early_stop:
         said.append(_sentence(run.early_stop[0].upper() + run.early_stop[1:]))
     if run.indistinguishable:
