@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from equipoise.evals.answers import arm_answers, prompt_tokens, strata_of
 from equipoise.evals.errors import ParityError
+from equipoise.evals.top_lists import TopLists, top_lists
 from equipoise.evals.types import (
     AnswerFacts,
     FloatArray,
@@ -56,6 +57,7 @@ class LogprobTable:
     missing_baseline: int
     missing_candidate: int
     excluded: Mapping[str, int]
+    top_lists: TopLists | None = None
 
 
 def pair(
@@ -197,6 +199,7 @@ def pair_logprobs(
         candidate=np.array([x for _, _, s in pairs for x in s.token_logprobs or ()], dtype=np.float64),
         baseline_top1=_top1([s for _, s, _ in pairs]),
         candidate_top1=_top1([s for _, _, s in pairs]),
+        top_lists=top_lists([s for _, s, _ in pairs], [s for _, _, s in pairs]),
         n_planned=len(items),
         n_paired=len(pairs) + cache_not_read,
         cache_not_read=cache_not_read,

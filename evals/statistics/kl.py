@@ -34,7 +34,7 @@ ROUNDING = 2e-6
 # A mass may exceed 1 by this much (log-softmax in a low precision); more is not a distribution.
 MASS_TOLERANCE = 1e-3
 # Listed tokens are matched in blocks of about this many, to bound memory.
-_BLOCK_ENTRIES = 1 << 19
+_BLOCK_ENTRIES = 1 << 17
 _COLUMN_BITS = 20
 
 _Floats = NDArray[np.float64]
