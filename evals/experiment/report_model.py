@@ -1,6 +1,7 @@
 """One model's part of the report, from its evidence and verdict. Copies values; computes nothing new."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from equipoise.evals.evidence import Comparison, LogprobEvidence, SuiteEvidence, TaskEvidence
 from equipoise.evals.experiment.plan_check import pass_probability, predicted_power
@@ -33,7 +34,7 @@ from equipoise.reports.model import (
     TaskRow,
 )
 
-__all__ = ["model_report"]
+__all__ = ["control_row", "evidence_report", "model_report"]
 
 MAX_ERRORS = 10
 MAX_ERROR_CHARS = 500
@@ -47,34 +48,43 @@ def model_report(
     data: ModelSamples,
 ) -> ModelReport:
     """Everything a reader is told about one model."""
-    verdicts = {v.task: v for v in verdict.tasks}
-    rows = tuple(_task_row(t, verdicts[t.task]) for t in evidence.tasks)
     errors = _errors(data)
+    controls = (
+        (plan.arm(ArmRole.GROSS_CONTROL), verdict.gross_control),
+        (plan.arm(ArmRole.MILD_CONTROL), verdict.mild_control),
+    )
+    return replace(
+        evidence_report(evidence, verdict),
+        controls=tuple(
+            control_row(
+                evidence, arm.role, v, name=arm.name, variant=arm.variant or arm.url or arm.replay or ""
+            )
+            for arm, v in controls
+            if arm is not None
+        ),
+        power=_power(plan, evidence),
+        errors_total=len(errors),
+        errors=errors[:MAX_ERRORS],
+        flips=flips_of(plan, questions, data),
+    )
+
+
+def evidence_report(evidence: SuiteEvidence, verdict: SuiteVerdict) -> ModelReport:
+    """What follows from evidence and verdict alone, with no plan at hand."""
+    verdicts = {v.task: v for v in verdict.tasks}
     return ModelReport(
         name=evidence.model,
         verdict=verdict.outcome.value,
         sentence=_sentence(verdict),
-        tasks=rows,
+        tasks=tuple(_task_row(t, verdicts[t.task]) for t in evidence.tasks),
         pooled=_pooled_row(evidence, verdict.pooled),
         worst_case_verdict=verdict.pooled.worst_case_label.value,
         logprobs=tuple(_logprob_row(e, v) for e, v in zip(evidence.logprobs, verdict.logprobs, strict=True)),
         noise_floor=_noise_floor(evidence, verdict),
-        controls=tuple(
-            c
-            for role, v in (
-                (ArmRole.GROSS_CONTROL, verdict.gross_control),
-                (ArmRole.MILD_CONTROL, verdict.mild_control),
-            )
-            if (c := _control(plan, evidence, role, v)) is not None
-        ),
-        power=_power(plan, evidence),
         missing=tuple(
             Missing(arm=m.arm, planned=m.planned, missing=m.missing) for m in evidence.arms_missing
         ),
         exclusions=_exclusions(evidence),
-        errors_total=len(errors),
-        errors=errors[:MAX_ERRORS],
-        flips=flips_of(plan, questions, data),
     )
 
 
@@ -236,18 +246,18 @@ def _noise_floor(evidence: SuiteEvidence, verdict: SuiteVerdict) -> NoiseFloor |
     )
 
 
-def _control(plan: Plan, evidence: SuiteEvidence, role: ArmRole, verdict: ControlVerdict) -> Control | None:
-    arm = plan.arm(role)
+def control_row(
+    evidence: SuiteEvidence, role: ArmRole, verdict: ControlVerdict, *, name: str, variant: str
+) -> Control:
+    """A planted fault and whether it was caught; ``variant`` says what it is."""
     pooled = evidence.pooled.get(role)
-    if arm is None:
-        return None
     comparisons: Mapping[str, Comparison] = {
         t.task: c for t in evidence.tasks if (c := t.comparisons.get(role)) is not None
     }
     return Control(
-        arm=arm.name,
+        arm=name,
         strength="gross" if role is ArmRole.GROSS_CONTROL else "mild",
-        variant=arm.variant or arm.url or arm.replay or "",
+        variant=variant,
         required=verdict.required,
         caught=verdict.status is GateStatus.PASSED,
         delta=pooled.mover.delta if pooled else None,
