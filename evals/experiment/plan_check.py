@@ -10,7 +10,7 @@ from rich.table import Table
 from equipoise.evals.experiment.questions import questions_of
 from equipoise.evals.plan import Plan
 from equipoise.evals.statistics.plan_power import PlanPower, TaskDesign, plan_power
-from equipoise.evals.statistics.power import worst_case_size
+from equipoise.evals.statistics.size_control import worst_case_size
 
 __all__ = ["PlanCheck", "check_plan", "predicted_power", "print_plan_check"]
 

@@ -1,4 +1,4 @@
-"""Size and power of the K = 1 non-inferiority test, by exact enumeration of the paired trinomial.
+"""Power of the K = 1 non-inferiority test, by exact enumeration of the paired trinomial.
 
 Given ``n`` pairs, a discordant share ``p_d`` and a true ``loss``, the counts (b, c, rest) are
 multinomial with probabilities ``((p_d + loss) / 2, (p_d - loss) / 2, 1 - p_d)``. For a fixed number of
@@ -9,7 +9,7 @@ binomial tail for each number of discordant pairs, instead of a sum over all (b,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,37 +19,36 @@ from equipoise.evals.statistics.tango import CITATION, tango_statistic
 
 __all__ = [
     "DecidingSize",
+    "RejectionRegion",
     "SampleSize",
-    "WorstCaseSize",
     "items_to_decide",
     "largest_rejecting_b",
     "rejection_probability",
+    "rejection_region",
     "sample_size",
     "sample_size_formula",
-    "size_controlled_z",
-    "worst_case_size",
 ]
 
-# Numbers of discordant pairs beyond these tails carry less than 1e-12 of probability.
-_TAIL = 1e-12
 # Power is not monotone in n (counts are whole): a size is accepted if the next few keep the power too.
 _SAWTOOTH_SIZES = 12
 _MAX_ITEMS = 10_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorstCaseSize:
-    """Largest exact probability of a false "non-inferior" at ``loss == margin``, over shares p_d."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RejectionRegion:
+    """Tables at which T(margin) <= -z: for each number of discordant pairs the largest such b, or -1."""
 
     n: int
     margin: float
-    alpha: float
-    p_d: tuple[float, ...]
-    sizes: tuple[float, ...]
-    worst_size: float
-    worst_p_d: float
-    method: str = "exact trinomial enumeration of Tango's test"
-    citation: str = CITATION
+    z: float
+    largest_b: NDArray[np.int_]  # [discordant pairs, from 0]
+
+    def probability(self, p_d: float, loss: float, *, equivalence: bool = False) -> float:
+        """Exact probability of the region under a discordant share and a true loss."""
+        discordant = _likely(self.n, p_d)
+        return _probability(
+            discordant, self.largest_b[discordant], self.n, p_d, loss, equivalence=equivalence
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,54 +126,15 @@ def rejection_probability(
     if n < 1 or not 0.0 <= p_d <= 1.0 or abs(loss) > p_d * (1 + 1e-12):
         raise ValueError(f"need n >= 1 and abs(loss) <= p_d <= 1, got n={n}, p_d={p_d}, loss={loss}")
     critical = float(norm.ppf(1.0 - alpha)) if z is None else z
-    discordant = np.arange(int(binom.ppf(_TAIL, n, p_d)), int(binom.isf(_TAIL, n, p_d)) + 1)
+    discordant = _likely(n, p_d)
     largest_b = largest_rejecting_b(discordant, n, margin, critical)
-    share = min(max((p_d + loss) / (2.0 * p_d), 0.0), 1.0) if p_d > 0 else 0.5
-    rejects = np.asarray(binom.cdf(largest_b, discordant, share), dtype=np.float64)
-    if equivalence:  # T(-margin) with b and c swapped is -T(margin): the lower bound mirrors the upper
-        below = np.asarray(binom.cdf(discordant - largest_b - 1, discordant, share), dtype=np.float64)
-        rejects = np.where(largest_b >= discordant - largest_b, rejects - below, 0.0)
-    return float(np.sum(np.asarray(binom.pmf(discordant, n, p_d)) * rejects))
+    return _probability(discordant, largest_b, n, p_d, loss, equivalence=equivalence)
 
 
-def worst_case_size(
-    n: int, margin: float, *, alpha: float = 0.05, p_d: tuple[float, ...] = (), z: float | None = None
-) -> WorstCaseSize:
-    """Exact size at ``loss == margin`` over a grid of discordant shares.
-
-    Parameters
-    ----------
-    p_d
-        Shares to try; each at least ``margin``. By default 40 shares from the margin to 0.6,
-        evenly spaced in their logarithm.
-    """
-    grid = p_d or tuple(float(x) for x in np.geomspace(margin, max(0.6, margin), 40))
-    sizes = tuple(rejection_probability(n, margin, share, margin, alpha=alpha, z=z) for share in grid)
-    worst = int(np.argmax(sizes))
-    return WorstCaseSize(
-        n=n,
-        margin=margin,
-        alpha=alpha,
-        p_d=grid,
-        sizes=sizes,
-        worst_size=sizes[worst],
-        worst_p_d=grid[worst],
-    )
-
-
-def size_controlled_z(n: int, margin: float, *, alpha: float = 0.05, p_d: tuple[float, ...] = ()) -> float:
-    """Smallest critical value, at least the normal one, whose exact size on the grid is <= alpha."""
-    low = float(norm.ppf(1.0 - alpha))
-    if worst_case_size(n, margin, alpha=alpha, p_d=p_d).worst_size <= alpha:
-        return low
-    high = low + 2.0
-    for _ in range(24):
-        middle = 0.5 * (low + high)
-        if worst_case_size(n, margin, alpha=alpha, p_d=p_d, z=middle).worst_size <= alpha:
-            high = middle
-        else:
-            low = middle
-    return high
+def rejection_region(n: int, margin: float, z: float, *, max_p_d: float = 1.0) -> RejectionRegion:
+    """The region for every number of discordant pairs that shares up to ``max_p_d`` can give."""
+    discordant = np.arange(_likely(n, max_p_d)[-1] + 1)
+    return RejectionRegion(n=n, margin=margin, z=z, largest_b=largest_rejecting_b(discordant, n, margin, z))
 
 
 def sample_size_formula(
@@ -296,3 +256,27 @@ def largest_rejecting_b(discordant: NDArray[np.int_], n: int, margin: float, z: 
         rejects = (middle < 0) | (tango_statistic(b, discordant - b, n, margin) <= -z)
         low, high = np.where(rejects, middle, low), np.where(rejects, high, middle)
     return low
+
+
+def _likely(n: int, p_d: float) -> NDArray[np.int_]:
+    """Numbers of discordant pairs that are not too rare to count: the tails left out are below 1e-12."""
+    mean = n * p_d
+    reach = 8.0 * sqrt(mean * (1.0 - p_d)) + 25.0
+    return np.arange(max(0, int(mean - reach)), min(n, int(mean + reach) + 1) + 1)
+
+
+def _probability(
+    discordant: NDArray[np.int_],
+    largest_b: NDArray[np.int_],
+    n: int,
+    p_d: float,
+    loss: float,
+    *,
+    equivalence: bool,
+) -> float:
+    share = min(max((p_d + loss) / (2.0 * p_d), 0.0), 1.0) if p_d > 0 else 0.5
+    rejects = np.asarray(binom.cdf(largest_b, discordant, share), dtype=np.float64)
+    if equivalence:  # T(-margin) with b and c swapped is -T(margin): the lower bound mirrors the upper
+        below = np.asarray(binom.cdf(discordant - largest_b - 1, discordant, share), dtype=np.float64)
+        rejects = np.where(largest_b >= discordant - largest_b, rejects - below, 0.0)
+    return float(np.sum(np.asarray(binom.pmf(discordant, n, p_d)) * rejects))
