@@ -15,11 +15,12 @@ from equipoise.evals.errors import EquipoiseError
 from equipoise.evals.evidence import (
     ArmMissing,
     Comparison,
-    LogprobEvidence,
     PooledComparison,
     SuiteEvidence,
     TaskEvidence,
 )
+from equipoise.evals.exploration import explore
+from equipoise.evals.logprob_analysis import LogprobTables, analyse_logprobs
 from equipoise.evals.pairing import LogprobTable
 from equipoise.evals.statistics.cluster import cluster_standard_error
 from equipoise.evals.statistics.delta import DifferenceTest
@@ -29,7 +30,6 @@ from equipoise.evals.statistics.detectable import (
     smallest_detectable_loss,
 )
 from equipoise.evals.statistics.excess import ExcessDiscordance, excess_discordance
-from equipoise.evals.statistics.logprob import LogprobComparison, compare_logprobs
 from equipoise.evals.statistics.mcnemar import McNemarResult, mcnemar_test
 from equipoise.evals.statistics.missingness import DifferentialMissingness, differential_missingness
 from equipoise.evals.statistics.mover import macro_mean, mover_limits
@@ -48,15 +48,6 @@ class TaskTables:
     task: str
     margin: float
     tables: Mapping[ArmRole, PairedTable]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LogprobTables:
-    """One teacher-forced task: its margin (nats a token), and by role the table against A1."""
-
-    task: str
-    margin_nats: float
-    tables: Mapping[ArmRole, LogprobTable]
 
 
 def analyse(
@@ -121,10 +112,13 @@ def analyse(
         roles_run=roles | {ArmRole.BASELINE},
         tasks=evidence,
         pooled=pooled,
-        logprobs=tuple(_analyse_logprobs(t, alpha, rng) for t in logprobs),
+        logprobs=tuple(analyse_logprobs(t, alpha, rng) for t in logprobs),
         arms_missing=missing,
         differential_missingness=_differential(missing),
         parity_violations=tuple(parity_violations),
+        exploration=explore(
+            list(zip(evidence, (t.tables for t in tasks), strict=True)), alpha=alpha, rng=rng.spawn(1)[0]
+        ),
     )
 
 
@@ -239,33 +233,6 @@ def _pooled_detectable(comparisons: Sequence[Comparison], tables: Sequence[Paire
     else:
         error = cluster_standard_error(difference, clusters)
     return detectable_at_standard_error(n, share, error)
-
-
-def _analyse_logprobs(task: LogprobTables, alpha: float, rng: np.random.Generator) -> LogprobEvidence:
-    primary = task.tables[ArmRole.CANDIDATE]
-    compared: dict[ArmRole, LogprobComparison] = {
-        role: compare_logprobs(
-            table.baseline,
-            table.candidate,
-            table.sequence,
-            rng=rng,
-            position=table.position,
-            baseline_top1=table.baseline_top1,
-            candidate_top1=table.candidate_top1,
-            alpha=alpha,
-        )
-        for role, table in task.tables.items()
-        if table.baseline.size
-    }
-    return LogprobEvidence(
-        task=task.task,
-        margin_nats=task.margin_nats,
-        sequences_planned=primary.n_planned,
-        sequences_paired=primary.n_paired,
-        sequences_cache_not_read=primary.cache_not_read,
-        excluded=dict(primary.excluded),
-        comparisons=compared,
-    )
 
 
 def _arms_missing(

@@ -172,7 +172,10 @@ def control_verdict(
 def logprob_verdict(
     evidence: LogprobEvidence, *, critical: bool, noise_factor: float, min_cache_read: float
 ) -> LogprobVerdict:
-    """Passed: the upper bound of delta-NLL is below the larger of the margin and ``noise_factor`` x A/A."""
+    """Passed: the upper bound of delta-NLL is below the larger of the margin and ``noise_factor`` x A/A.
+
+    Where the plan sets ``max_kl_nats``, the upper bound of the mean KL must be below that too.
+    """
     noise = evidence.comparisons.get(ArmRole.BASELINE_REPEAT)
     floor = noise_factor * abs(noise.delta_nll_nats) if noise is not None else 0.0
     gate = max(evidence.margin_nats, floor)
@@ -194,6 +197,26 @@ def logprob_verdict(
         reason = (
             candidate.reason or f"delta-NLL may be {candidate.upper:.5f} nats a token, not below {gate:.5f}"
         )
+    if evidence.max_kl_nats is not None and status in (GateStatus.PASSED, GateStatus.FAILED):
+        within, beyond, kl_reason = _kl_gate(evidence, evidence.max_kl_nats)
+        status = status if within else GateStatus.FAILED
+        exceeded = exceeded or beyond
+        reason = f"{reason}; {kl_reason}"
     return LogprobVerdict(
         task=evidence.task, critical=critical, status=status, gate_nats=gate, exceeded=exceeded, reason=reason
     )
+
+
+def _kl_gate(evidence: LogprobEvidence, max_kl_nats: float) -> tuple[bool, bool, str]:
+    """Whether the mean KL is shown below the limit, whether it is shown above it, and why."""
+    kl = evidence.divergences.get(ArmRole.CANDIDATE)
+    if kl is None:
+        return False, False, f"no KL to hold against {max_kl_nats:.5f}: {evidence.kl_undefined}"
+    beyond = kl.lower > max_kl_nats
+    if kl.tokens_without_lists:
+        missing = f"{kl.tokens_without_lists} of {kl.tokens + kl.tokens_without_lists} tokens have no KL"
+        return False, beyond, f"{missing}: a server did not list their likely tokens"
+    if kl.ceiling_upper < max_kl_nats:  # NaN is not
+        return True, False, f"KL is at most {kl.ceiling_upper:.5f} nats a token, below {max_kl_nats:.5f}"
+    why = kl.ceiling_reason or f"KL may be {kl.ceiling_upper:.5f} nats a token, not below {max_kl_nats:.5f}"
+    return False, beyond, why

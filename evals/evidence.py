@@ -7,19 +7,23 @@ comparison), BASELINE_REPEAT (the noise floor), GROSS_CONTROL and MILD_CONTROL.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from equipoise.evals.endpoints import TaskEndpoints
 from equipoise.evals.statistics.delta import DeltaEstimate, DifferenceTest
 from equipoise.evals.statistics.detectable import DetectableLoss
 from equipoise.evals.statistics.excess import ExcessDiscordance
+from equipoise.evals.statistics.kl_comparison import KlComparison
 from equipoise.evals.statistics.logprob import LogprobComparison
 from equipoise.evals.statistics.mcnemar import McNemarResult
 from equipoise.evals.statistics.missingness import DifferentialMissingness
 from equipoise.evals.statistics.mover import MoverResult
 from equipoise.evals.statistics.newcombe import NewcombeInterval
+from equipoise.evals.subgroups import Subgroups
 from equipoise.evals.types import ArmRole
 
 __all__ = [
     "ArmMissing",
     "Comparison",
+    "Exploration",
     "LogprobEvidence",
     "MissingBounds",
     "PooledComparison",
@@ -165,7 +169,8 @@ class LogprobEvidence:
     """A teacher-forced task. Only sequences whose prefix both arms read from their cache count.
 
     ``sequences_planned``, ``sequences_paired`` and ``sequences_cache_not_read`` are of the primary
-    comparison; the latter were scored in both arms and left out.
+    comparison; the latter were scored in both arms and left out. ``divergences`` has the arms' KL where
+    lists of likely tokens are there; ``kl_undefined`` says why the primary comparison has none.
     """
 
     task: str
@@ -175,6 +180,9 @@ class LogprobEvidence:
     sequences_cache_not_read: int
     excluded: Mapping[str, int]
     comparisons: Mapping[ArmRole, LogprobComparison]
+    divergences: Mapping[ArmRole, KlComparison] = field(default_factory=dict)
+    kl_undefined: str = ""
+    max_kl_nats: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +197,17 @@ class ArmMissing:
     @property
     def rate(self) -> float:
         return self.missing / self.planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploration:
+    """What is looked at beside the decision; every p-value is adjusted (Benjamini-Hochberg).
+
+    ``endpoints`` has each arm's secondary endpoints by task; ``subgroups`` are the candidate's.
+    """
+
+    endpoints: Mapping[ArmRole, tuple[TaskEndpoints, ...]]
+    subgroups: Subgroups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +234,4 @@ class SuiteEvidence:
     arms_missing: tuple[ArmMissing, ...] = ()
     differential_missingness: DifferentialMissingness | None = None
     parity_violations: tuple[str, ...] = field(default=())
+    exploration: Exploration | None = None

@@ -83,6 +83,9 @@ class TaskSpec(_Strict):
 
     ``repeats`` asks every item so many times in every arm. ``temperature`` and ``top_p`` replace the
     task's own sampling (greedy), the same in every arm; without them repeats show only the server's noise.
+    ``max_kl_nats`` asks a teacher-forced task for a mean KL below it too. Lists of likely tokens that are not
+    the whole vocabulary bound KL from above only with ``max_drop_nats``: the assumption that no token's
+    logprob falls by more than that.
     """
 
     name: Name
@@ -90,6 +93,8 @@ class TaskSpec(_Strict):
     critical: bool = False
     margin: Fraction | None = None  # accuracy tasks
     margin_nats: float | None = Field(default=None, gt=0)  # teacher-forced tasks
+    max_kl_nats: float | None = Field(default=None, gt=0)
+    max_drop_nats: float | None = Field(default=None, ge=1, le=1000)
     repeats: int = Field(default=1, ge=1, le=1024)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -200,6 +205,11 @@ class Plan(_Strict):
             if (t.margin is None) == (t.margin_nats is None):
                 raise ValueError(
                     f"task {t.name!r} needs exactly one of margin (accuracy) and margin_nats (logprobs)"
+                )
+            if t.margin_nats is None and (t.max_kl_nats is not None or t.max_drop_nats is not None):
+                raise ValueError(
+                    f"task {t.name!r} has no margin_nats: max_kl_nats and max_drop_nats are for "
+                    "teacher-forced tasks"
                 )
             sampled = t.repeats > 1 or t.temperature is not None or t.top_p is not None
             if t.margin_nats is not None and sampled:

@@ -91,7 +91,15 @@ def evidence_of(
                 )
                 for role, (theirs, arm) in by_role.items()
             }
-            logprobs.append(LogprobTables(task=name, margin_nats=spec.margin_nats, tables=tokens))
+            logprobs.append(
+                LogprobTables(
+                    task=name,
+                    margin_nats=spec.margin_nats,
+                    tables=tokens,
+                    max_kl_nats=spec.max_kl_nats,
+                    max_drop_nats=spec.max_drop_nats,
+                )
+            )
         else:
             assert spec.margin is not None, "checked by questions_of"
             scores = {
