@@ -9,7 +9,7 @@ from equipoise.evals.plan import Plan
 from equipoise.evals.types import ArmRole, Sample, Score, TaskItem
 from equipoise.reports.model import Excerpt, Flip, Flips
 
-__all__ = ["flips_of"]
+__all__ = ["flips_of", "prompt_text"]
 
 SHOWN_PER_DIRECTION = 20  # of each task
 
@@ -71,7 +71,7 @@ def _flip(item: TaskItem, direction: str, baseline: list[_Answer], candidate: li
         task=item.task,
         item_id=item.id,
         direction=direction,
-        prompt=Excerpt.of(_prompt(item)),
+        prompt=Excerpt.of(prompt_text(item)),
         target=Excerpt.of(item.target),
         baseline=_answer(*one),
         candidate=_answer(*other),
@@ -84,7 +84,8 @@ def _value(answer: _Answer) -> float:
     return answer[1].value or 0.0
 
 
-def _prompt(item: TaskItem) -> str:
+def prompt_text(item: TaskItem) -> str:
+    """What an item asks, as text."""
     for key in ("question", "context", "prompt"):
         value = item.inputs.get(key)
         if isinstance(value, str):
