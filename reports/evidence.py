@@ -14,12 +14,10 @@ __all__ = [
     "Flip",
     "Flips",
     "Interval",
-    "LogprobRow",
     "Missing",
     "NoiseFloor",
     "NoiseRow",
     "PooledRow",
-    "PositionBucket",
     "Power",
     "PowerRow",
     "TaskRow",
@@ -100,39 +98,6 @@ class PooledRow(Node):
 
     def check(self) -> None:
         require("verdict of the pooled mean", self.verdict, TASK_VERDICTS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionBucket(Node):
-    """Tokens at positions [start, end) of their sequences; ``end`` None means to the end."""
-
-    start: int
-    end: int | None
-    tokens: int
-    delta_nll_nats: float | None
-    interval: Interval | None = None
-    undefined: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobRow(Node):
-    """Teacher-forced evidence; ``delta_nll_nats`` = NLL(candidate) - NLL(baseline), lower is better."""
-
-    task: str
-    critical: bool
-    sequences: int
-    tokens: int
-    status: str  # "passed", "failed", "cache not read", "not measured", ...
-    delta_nll_nats: float | None
-    interval: Interval | None
-    gate_nats: float | None  # the interval's upper end must stay below
-    noise_nats: float | None = None  # |delta-NLL| of A2 against A1
-    top1_agreement: float | None = None
-    abs_delta_logprob_nats: Mapping[str, float] = field(default_factory=dict)  # "p50" -> nats
-    buckets: tuple[PositionBucket, ...] = ()
-    cache_read: bool | None = None
-    reason: str = ""
-    undefined: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from equipoise.reports import sources, tables
+from equipoise.reports import logprob_tables, sources, tables
 from equipoise.reports.escape import clean, cut, html_text, md_block, md_code, md_text
 from equipoise.reports.evidence import Flip
 from equipoise.reports.forest import Glyphs, axis, bar, half_range
@@ -85,8 +85,9 @@ def _model(model: ModelReport) -> list[str]:
     details = (
         tables.tests(model),
         tables.truncation(model),
-        tables.logprobs(model),
-        tables.positions(model),
+        logprob_tables.logprobs(model),
+        logprob_tables.divergences(model),
+        logprob_tables.positions(model),
         tables.noise(model),
         tables.controls(model),
         tables.power(model),

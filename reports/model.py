@@ -17,29 +17,40 @@ from equipoise.reports.evidence import (
     Flip,
     Flips,
     Interval,
-    LogprobRow,
     Missing,
     NoiseFloor,
     NoiseRow,
     PooledRow,
-    PositionBucket,
     Power,
     PowerRow,
     TaskRow,
 )
 from equipoise.reports.node import Node
+from equipoise.reports.secondary import (
+    CompletedRow,
+    EndpointRow,
+    LengthRow,
+    Secondary,
+    SubgroupRow,
+    TrendRow,
+)
+from equipoise.reports.teacher_forced import Divergence, LogprobRow, PositionBucket
 from equipoise.reports.vocabulary import EXIT_CODES, KINDS, STATES, SUITE_VERDICTS, require
 
 __all__ = [
     "SCHEMA_VERSION",
     "Arm",
+    "CompletedRow",
     "Control",
+    "Divergence",
+    "EndpointRow",
     "ErrorSample",
     "Excerpt",
     "Exclusion",
     "Flip",
     "Flips",
     "Interval",
+    "LengthRow",
     "LogprobRow",
     "Missing",
     "ModelReport",
@@ -53,7 +64,10 @@ __all__ = [
     "Provenance",
     "Report",
     "Run",
+    "Secondary",
+    "SubgroupRow",
     "TaskRow",
+    "TrendRow",
 ]
 
 SCHEMA_VERSION = 1
@@ -133,6 +147,7 @@ class ModelReport(Node):
     errors_total: int = 0
     errors: tuple[ErrorSample, ...] = ()  # a bounded sample
     flips: Flips | None = None
+    secondary: Secondary | None = None
 
     @property
     def rows(self) -> tuple[TaskRow | PooledRow, ...]:
@@ -210,7 +225,9 @@ class Report(Node):
         """
         if self.run.state != "final":
             early = [
-                m.name for m in self.models if m.verdict is not None or m.rows or m.controls or m.logprobs
+                m.name
+                for m in self.models
+                if m.verdict is not None or m.rows or m.controls or m.logprobs or m.secondary is not None
             ]
             if early:
                 raise ValueError(

@@ -6,12 +6,10 @@ Cells may carry text from a plan, a model or a server: renderers escape them.
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise.reports.evidence import LogprobRow, PooledRow, TaskRow
+from equipoise.reports.evidence import PooledRow, TaskRow
 from equipoise.reports.format import (
-    UNDEFINED,
     count,
     interval,
-    nats,
     p_value,
     percent,
     points,
@@ -25,9 +23,7 @@ __all__ = [
     "columns",
     "controls",
     "exclusions",
-    "logprobs",
     "noise",
-    "positions",
     "power",
     "results",
     "tests",
@@ -148,60 +144,6 @@ def truncation(model: ModelReport) -> Table:
                 p_value(r.p_truncation_alarm),
             )
             for r in rows
-        ),
-    )
-
-
-def logprobs(model: ModelReport) -> Table:
-    """Teacher-forced evidence."""
-    keys = list(dict.fromkeys(key for row in model.logprobs for key in row.abs_delta_logprob_nats))
-    return Table(
-        title="Teacher-forced log-likelihood (nats a token; positive is a loss)",
-        columns=columns(
-            "task:code", "sequences", "tokens", "delta NLL", "interval", "gate", "A2-A1", "top-1 %"
-        )
-        + tuple(Column(header=f"|d| {key}", kind="number") for key in keys)
-        + columns("status:word"),
-        rows=tuple(_logprob_row(row, keys) for row in model.logprobs),
-        caption="The interval's upper end must stay below the gate. |d|: absolute logprob differences.",
-    )
-
-
-def _logprob_row(row: LogprobRow, keys: list[str]) -> tuple[str, ...]:
-    read = "" if row.cache_read or row.status == "cache not read" else " (cache not read)"
-    read = " (cache read unknown)" if row.cache_read is None else read
-    return (
-        f"{row.task} *" if row.critical else row.task,
-        count(row.sequences),
-        count(row.tokens),
-        nats(row.delta_nll_nats),
-        interval(row.interval, margin=row.gate_nats, scale=1.0, digits=4),
-        UNDEFINED if row.gate_nats is None else f"{row.gate_nats:.4f}",
-        UNDEFINED if row.noise_nats is None else f"{row.noise_nats:.4f}",
-        percent(row.top1_agreement),
-        *(
-            f"{row.abs_delta_logprob_nats[k]:.4f}" if k in row.abs_delta_logprob_nats else UNDEFINED
-            for k in keys
-        ),
-        row.status + read,
-    )
-
-
-def positions(model: ModelReport) -> Table:
-    """Delta-NLL by position: faults of a cache grow with the context."""
-    return Table(
-        title="Delta NLL by token position",
-        columns=columns("task:code", "positions", "tokens", "delta NLL", "interval"),
-        rows=tuple(
-            (
-                row.task,
-                f"{bucket.start:,}+" if bucket.end is None else f"{bucket.start:,}-{bucket.end - 1:,}",
-                count(bucket.tokens),
-                nats(bucket.delta_nll_nats),
-                interval(bucket.interval, scale=1.0, digits=4),
-            )
-            for row in model.logprobs
-            for bucket in row.buckets
         ),
     )
 

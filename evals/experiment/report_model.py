@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from equipoise.evals.evidence import Comparison, LogprobEvidence, SuiteEvidence, TaskEvidence
+from equipoise.evals.evidence import Comparison, SuiteEvidence, TaskEvidence
+from equipoise.evals.experiment.logprob_rows import logprob_row
 from equipoise.evals.experiment.plan_check import pass_probability, predicted_power
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.report_flips import flips_of
@@ -13,7 +14,6 @@ from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import (
     ControlVerdict,
     GateStatus,
-    LogprobVerdict,
     SuiteVerdict,
     TaskVerdict,
 )
@@ -22,13 +22,11 @@ from equipoise.reports.model import (
     ErrorSample,
     Exclusion,
     Interval,
-    LogprobRow,
     Missing,
     ModelReport,
     NoiseFloor,
     NoiseRow,
     PooledRow,
-    PositionBucket,
     Power,
     PowerRow,
     TaskRow,
@@ -79,7 +77,7 @@ def evidence_report(evidence: SuiteEvidence, verdict: SuiteVerdict) -> ModelRepo
         tasks=tuple(_task_row(t, verdicts[t.task]) for t in evidence.tasks),
         pooled=_pooled_row(evidence, verdict.pooled),
         worst_case_verdict=verdict.pooled.worst_case_label.value,
-        logprobs=tuple(_logprob_row(e, v) for e, v in zip(evidence.logprobs, verdict.logprobs, strict=True)),
+        logprobs=tuple(logprob_row(e, v) for e, v in zip(evidence.logprobs, verdict.logprobs, strict=True)),
         noise_floor=_noise_floor(evidence, verdict),
         missing=tuple(
             Missing(arm=m.arm, planned=m.planned, missing=m.missing) for m in evidence.arms_missing
@@ -180,48 +178,6 @@ def _pooled_row(evidence: SuiteEvidence, verdict: TaskVerdict) -> PooledRow | No
         reason="; ".join(verdict.reasons),
         would_decide=verdict.would_decide,
     )
-
-
-def _logprob_row(evidence: LogprobEvidence, verdict: LogprobVerdict) -> LogprobRow:
-    c = evidence.comparisons.get(ArmRole.CANDIDATE)
-    noise = evidence.comparisons.get(ArmRole.BASELINE_REPEAT)
-    cache_read = evidence.sequences_paired > 0 and evidence.sequences_cache_not_read == 0
-    if c is None:
-        return LogprobRow(
-            task=evidence.task,
-            critical=verdict.critical,
-            sequences=0,
-            tokens=0,
-            status=verdict.status.value,
-            delta_nll_nats=None,
-            interval=None,
-            gate_nats=verdict.gate_nats,
-            cache_read=cache_read if evidence.sequences_paired else None,
-            reason=verdict.reason,
-        )
-    return LogprobRow(
-        task=evidence.task,
-        critical=verdict.critical,
-        sequences=c.sequences,
-        tokens=c.tokens,
-        status=verdict.status.value,
-        delta_nll_nats=c.delta_nll_nats,
-        interval=_interval(c.lower, c.upper, c.alpha, c.method),
-        gate_nats=verdict.gate_nats,
-        noise_nats=abs(noise.delta_nll_nats) if noise is not None else None,
-        top1_agreement=c.top1_agreement,
-        abs_delta_logprob_nats={_percentile_name(p): v for p, v in c.abs_delta_percentiles},
-        buckets=tuple(
-            PositionBucket(start=b.start, end=b.stop, tokens=b.tokens, delta_nll_nats=b.delta_nll_nats)
-            for b in c.buckets
-        ),
-        cache_read=cache_read,
-        reason=verdict.reason,
-    )
-
-
-def _percentile_name(percent: float) -> str:
-    return "max" if percent == 100.0 else f"p{percent:g}"
 
 
 def _noise_floor(evidence: SuiteEvidence, verdict: SuiteVerdict) -> NoiseFloor | None:
