@@ -7,7 +7,19 @@ with a sign and two decimals, log-likelihoods in nats with four decimals, p to f
 
 from equipoise.reports.evidence import Interval
 
-__all__ = ["UNDEFINED", "count", "duration", "interval", "nats", "p_value", "percent", "points", "size"]
+__all__ = [
+    "UNDEFINED",
+    "count",
+    "duration",
+    "interval",
+    "nats",
+    "p_value",
+    "percent",
+    "points",
+    "ratio",
+    "ratio_interval",
+    "size",
+]
 
 UNDEFINED = "n/a"
 MAX_DIGITS = 6
@@ -70,6 +82,17 @@ def p_value(value: float | None) -> str:
     if value < 0.0001:
         return "<0.0001"
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}"
+
+
+def ratio(value: float | None) -> str:
+    """1.0349 -> 1.035; of two means, so a size rather than a share."""
+    return UNDEFINED if value is None else f"{value:.3f}"
+
+
+def ratio_interval(value: Interval | None) -> str:
+    if value is None or (value.lo is None and value.hi is None):
+        return UNDEFINED
+    return f"[{ratio(value.lo)}, {ratio(value.hi)}]"
 
 
 def duration(seconds: float | None) -> str:

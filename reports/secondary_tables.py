@@ -1,0 +1,147 @@
+"""Tables of what is told beside the decision, kept short; the JSON report has every row."""
+
+from equipoise.reports.format import count, interval, p_value, percent, points, ratio, ratio_interval
+from equipoise.reports.model import ModelReport
+from equipoise.reports.secondary import EndpointRow, LengthRow, Secondary, SubgroupRow
+from equipoise.reports.tables import Table, columns
+
+__all__ = ["endpoints", "lengths", "subgroups", "trends"]
+
+MAX_SUBGROUPS = 5
+MAX_EXAMPLES = 3  # item ids a row
+
+
+def _of(model: ModelReport) -> Secondary:
+    return model.secondary or Secondary()
+
+
+def endpoints(model: ModelReport) -> Table:
+    """Faults that some answer shows; those that none shows are named in the caption."""
+    rows = _of(model).endpoints
+    seen = [r for r in rows if r.baseline or r.candidate]
+    alarms = {row.task: p_value(row.p_truncation_alarm) for row in model.tasks}
+    return Table(
+        title="Faults of answers (exploratory, but for the truncation alarm)",
+        columns=columns(
+            "task:code", "fault:word", "base %", "cand %", "only base", "only cand", "p", "q", "alarm"
+        ),
+        rows=tuple(
+            (
+                r.task,
+                r.endpoint,
+                percent(r.baseline_rate),
+                percent(r.candidate_rate),
+                count(r.baseline_only),
+                count(r.candidate_only),
+                p_value(r.p),
+                p_value(r.p_adjusted),
+                alarms.get(r.task, "") if r.endpoint == "truncated" else "",
+            )
+            for r in seen
+        )
+        or ((("none seen",) + ("",) * 8,) if rows else ()),
+        caption=" ".join(
+            [
+                "Truncated answers count as wrong in both arms. only: items. "
+                "q: Benjamini-Hochberg over tasks and endpoints; alarm: Holm over tasks.",
+                *_unseen(rows),
+                *_examples(seen),
+                *_completed(_of(model)),
+            ]
+        ),
+    )
+
+
+def _unseen(rows: tuple[EndpointRow, ...]) -> list[str]:
+    names = dict.fromkeys(r.endpoint for r in rows)
+    tasks = {
+        name: sum(r.endpoint == name and not (r.baseline or r.candidate) for r in rows) for name in names
+    }
+    said = [f"{name} {count(n)}" for name, n in tasks.items() if n]
+    return [f"Tasks without any: {', '.join(said)}."] if said else []
+
+
+def _examples(rows: list[EndpointRow]) -> list[str]:
+    said = []
+    for r in rows:
+        if r.examples:
+            more = ", ..." if r.candidate_only > MAX_EXAMPLES else ""
+            said.append(f"{r.endpoint} {', '.join(r.examples[:MAX_EXAMPLES])}{more}")
+    return [f"Only in the candidate: {'; '.join(said)}."] if said else []
+
+
+def _completed(secondary: Secondary) -> list[str]:
+    cut = {r.task for r in secondary.endpoints if r.endpoint == "truncated" and (r.baseline or r.candidate)}
+    said = [
+        f"{r.task} {points(r.delta)} {interval(r.interval)} of {count(r.n)}"
+        for r in secondary.completed
+        if r.task in cut
+    ]
+    return [f"Delta where both arms ended: {'; '.join(said)}."] if said else []
+
+
+def lengths(model: ModelReport) -> Table:
+    """Completion tokens, candidate over baseline."""
+    rows = _of(model).lengths
+    level = next((r.interval.level for r in rows if r.interval is not None), 0.95)
+    return Table(
+        title="Lengths of answers, candidate / baseline (exploratory)",
+        columns=columns("task:code", "tokens", "ratio", f"{level:.0%} interval", "ended", "typical", "q"),
+        rows=tuple(_length_cells(r) for r in rows),
+        caption="tokens: mean of an answer. ended: without truncated answers. typical: geometric mean of the "
+        "items' ratios. An interval is n/a where no length differs.",
+    )
+
+
+def _length_cells(row: LengthRow) -> tuple[str, ...]:
+    means = f"{row.baseline_mean:.1f} > {row.candidate_mean:.1f}" if _known(row) else "n/a"
+    return (
+        row.task,
+        means,
+        ratio(row.ratio),
+        ratio_interval(row.interval),
+        ratio(row.ended_ratio),
+        ratio(row.geometric_ratio),
+        p_value(row.p_adjusted),
+    )
+
+
+def _known(row: LengthRow) -> bool:
+    return row.baseline_mean is not None and row.candidate_mean is not None
+
+
+def trends(model: ModelReport) -> Table:
+    """Tests over many items."""
+    return Table(
+        title="Small losses over many items (exploratory)",
+        columns=columns("test:word", "n", "p", "p loss", "found:word"),
+        rows=tuple((r.name, count(r.n), p_value(r.p), p_value(r.p_loss), r.text) for r in _of(model).trends),
+    )
+
+
+def subgroups(model: ModelReport) -> Table:
+    """The subgroups with the smallest p-values."""
+    rows = sorted(_of(model).subgroups, key=lambda r: 2.0 if r.p is None else r.p)
+    small = _of(model).subgroups_too_small
+    left_out = f" {count(small)} smaller ones were left out." if small else ""
+    which = (
+        f"the {MAX_SUBGROUPS} of {count(len(rows))} with the smallest p" if len(rows) > MAX_SUBGROUPS else ""
+    )
+    return Table(
+        title=f"Subgroups (exploratory{': ' if which else ''}{which})",
+        columns=columns("task:code", "subgroup:code", "n", "delta", "interval", "p", "q"),
+        rows=tuple(_subgroup_cells(r) for r in rows[:MAX_SUBGROUPS]),
+        caption=f"q: Benjamini-Hochberg over all subgroups; no subgroup decides.{left_out}",
+    )
+
+
+def _subgroup_cells(row: SubgroupRow) -> tuple[str, ...]:
+    return (
+        row.task,
+        f"{row.stratum} {row.label}",
+        count(row.n),
+        points(row.delta),
+        interval(row.interval),
+        p_value(row.p),
+        p_value(row.p_adjusted),
+    )
