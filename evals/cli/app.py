@@ -7,6 +7,7 @@ Exit codes: 0 signed off, 1 degraded, 3 inconclusive, 4 invalid or no verdict, 2
 import click
 
 from equipoise import __version__
+from equipoise.evals.cli.compare import compare
 from equipoise.evals.cli.plan import plan
 from equipoise.evals.cli.run import report, run
 from equipoise.evals.cli.seeds import seeds
@@ -22,5 +23,5 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, plan, stats, serve, doctor, seeds):
+for command in (run, report, compare, plan, stats, serve, doctor, seeds):
     main.add_command(command)

@@ -91,7 +91,9 @@ def parse_json(data: bytes, where: str) -> Any:
 def json_object(value: Any, where: str) -> dict[str, Any]:
     """``value`` if it is a JSON object."""
     if not isinstance(value, dict):
-        raise UsageError(f"{where} is {type(value).__name__}, not a JSON object; check the format (--format)")
+        raise UsageError(
+            f"{where} is {type(value).__name__}, not a JSON object; check the format (--input-format)"
+        )
     return value
 
 

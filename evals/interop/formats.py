@@ -76,7 +76,7 @@ def detect_format(path: Path) -> str:  # noqa: PLR0911 - one return for each for
     if path.suffix.lower() in _TABLES:
         return "table"
     raise UsageError(
-        f"{path}: the format is not known from its name; give --format {', '.join(READERS)} or {RUN}"
+        f"{path}: the format is not known from its name; give --input-format {', '.join(READERS)} or {RUN}"
     )
 
 

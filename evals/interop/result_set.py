@@ -110,7 +110,7 @@ class ReadOptions:
     score_is
         The score is 1 where the score column has exactly this value, else 0.
     row_ids
-        Rows of a table are known by their number (two score columns of one file).
+        Rows of a table without an item column are known by their number (two score columns of one file).
     item_column, score_column, task_column, cluster_column, repeat_column, hash_column
         Columns of tables; nested ones as dotted paths. ``cluster_column`` also works on the samples of
         lm-eval, inspect and sgl-eval.
@@ -128,8 +128,10 @@ class ReadOptions:
 
 
 def excerpt(text: str | None) -> str | None:
-    """The start of a text, for a report."""
-    return None if text is None else text[:MAX_TEXT_CHARS]
+    """The start of a text, for a report; a cut shows as an ellipsis."""
+    if text is None or len(text) <= MAX_TEXT_CHARS:
+        return text
+    return text[: MAX_TEXT_CHARS - 1] + "…"
 
 
 def short_id(value: str) -> str:

@@ -47,7 +47,7 @@ ITEM_COLUMNS = (
 )
 SCORE_COLUMNS = ("score", "correct", "is_correct", "exact_match", "accuracy", "acc", "passed", "value")
 _TRUNCATED = frozenset({"length", "max_tokens", "model_length"})
-_ANSWERS = ("response", "completion", "output", "generation")
+_ANSWERS = ("response", "completion", "output", "generation", "solution")
 
 UNKNOWN = (
     "a plain table does not say what was asked: items are paired by id"
@@ -79,9 +79,9 @@ def read_table(path: Path, options: ReadOptions, selector: str = "") -> ResultSe
     if columns is None:
         raise UsageError(f"{path} has no rows; nothing can be compared")
     return ResultSet(
-        source=f"{path}:{selector}" if selector else str(path),
+        source=f"{path}:{selector or options.score_column}" if selector or options.row_ids else str(path),
         format="table",
-        model=selector or path.stem,
+        model=selector or (options.row_ids and options.score_column) or path.stem,
         tasks={
             task: TaskResults(
                 task=task,
@@ -103,8 +103,9 @@ class _Columns:
     def __init__(
         self, row: Mapping[str, Any], where: str, options: ReadOptions, score_column: str | None
     ) -> None:
-        self.row_ids = options.row_ids and options.item_column is None
-        self.item_id = "" if self.row_ids else _named(row, where, "item", options.item_column, ITEM_COLUMNS)
+        item_id = _optional(row, where, "item", options.item_column, ITEM_COLUMNS)
+        self.row_ids = item_id is None and options.row_ids
+        self.item_id = "" if self.row_ids else _named(row, where, "item", item_id, ITEM_COLUMNS)
         self.score = _named(row, where, "score", score_column, SCORE_COLUMNS)
         self.task = _optional(row, where, "task", options.task_column, ("task",))
         self.cluster = _optional(row, where, "cluster", options.cluster_column, ("cluster_id",))
@@ -112,7 +113,10 @@ class _Columns:
         self.hash = _optional(row, where, "hash", options.hash_column, ("content_hash",))
         self.error = _first(row, ("error",))
         self.finish = None if self.score == "finish_reason" else _first(row, ("finish_reason", "stop_reason"))
-        self.answer = _first(row, _ANSWERS)
+        beside = self.score.rpartition(".")[0]  # of a nested score, its neighbours
+        self.answer = _first(row, _ANSWERS) or next(
+            (f"{beside}.{a}" for a in _ANSWERS if beside and find(row, f"{beside}.{a}") is not ABSENT), None
+        )
         self.prompt = _first(row, ("prompt", "question", "problem"))
         self.target = _first(row, ("target", "expected_answer", "ground_truth"))
         self.tokens = _first(row, ("completion_tokens",))
