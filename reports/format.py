@@ -54,12 +54,20 @@ def size(value: float | None) -> str:
 
 
 def interval(
-    value: Interval | None, *, margin: float | None = None, scale: float = 100.0, digits: int = 2
+    value: Interval | None,
+    *,
+    margin: float | None = None,
+    scale: float = 100.0,
+    digits: int = 2,
+    signed: bool = True,
 ) -> str:
-    """Both ends with a sign; more digits where rounding would hide on which side of the margin one lies."""
+    """Both ends, with a sign unless it is always plus; more digits where rounding would hide on which side
+    of the margin one lies.
+    """
     if value is None or (value.lo is None and value.hi is None):
         return UNDEFINED
-    return f"[{_end(value.lo, margin, scale, digits)}, {_end(value.hi, margin, scale, digits)}]"
+    shown = f"[{_end(value.lo, margin, scale, digits)}, {_end(value.hi, margin, scale, digits)}]"
+    return shown if signed else shown.replace("+", "")
 
 
 def _end(value: float | None, margin: float | None, scale: float, digits: int) -> str:

@@ -1,10 +1,12 @@
 """The tables of teacher-forced evidence as formatted strings; see tables.py."""
 
 from equipoise.reports.format import UNDEFINED, count, interval, nats, percent
-from equipoise.reports.model import LogprobRow, ModelReport
+from equipoise.reports.model import LogprobRow, ModelReport, PositionBucket
 from equipoise.reports.tables import Column, Table, columns
 
-__all__ = ["divergences", "logprobs", "positions"]
+__all__ = ["divergences", "divergences_by_position", "logprobs", "positions"]
+
+OPEN_END = 1 << 32  # no context is as long
 
 
 def logprobs(model: ModelReport) -> Table:
@@ -65,7 +67,7 @@ def divergences(model: ModelReport) -> Table:
             "at most",
             "gate",
             "A2-A1",
-            "unlisted, baseline",
+            "unlisted % baseline",
             "candidate",
         ),
         rows=tuple(
@@ -73,7 +75,7 @@ def divergences(model: ModelReport) -> Table:
                 task,
                 count(kl.tokens),
                 _kl(kl.kl_nats, complete=kl.complete),
-                interval(kl.interval, scale=1.0, digits=4),
+                interval(kl.interval, scale=1.0, digits=4, signed=False),
                 _unsigned(kl.ceiling_nats),
                 _unsigned(kl.gate_nats),
                 _unsigned(kl.noise_nats),
@@ -95,30 +97,48 @@ def _kl(value: float | None, *, complete: bool) -> str:
 
 
 def positions(model: ModelReport) -> Table:
-    """Delta-NLL and KL by position: faults of a cache grow with the context."""
+    """Delta-NLL by position: faults of a cache grow with the context."""
     buckets = [(row, bucket) for row in model.logprobs for bucket in row.buckets]
-    keys = [k for k in ("p50", "p99") if any(k in bucket.abs_delta_logprob_nats for _, bucket in buckets)]
-    diverged = any(bucket.kl_nats is not None for _, bucket in buckets)
-    rows = []
-    for row, bucket in buckets:
-        cells = [
-            row.task,
-            f"{bucket.start:,}+" if bucket.end is None else f"{bucket.start:,}-{bucket.end - 1:,}",
-            count(bucket.tokens),
-            nats(bucket.delta_nll_nats),
-            interval(bucket.interval, scale=1.0, digits=4),
-            *(_unsigned(bucket.abs_delta_logprob_nats.get(k)) for k in keys),
-        ]
-        if diverged:
-            complete = row.kl is not None and row.kl.complete
-            cells.append(_kl(bucket.kl_nats, complete=complete))
-            cells.append(interval(bucket.kl_interval, scale=1.0, digits=4))
-        rows.append(tuple(cells))
+    known = any("p99" in bucket.abs_delta_logprob_nats for _, bucket in buckets)
     return Table(
-        title="Delta NLL and KL by token position" if diverged else "Delta NLL by token position",
+        title="Delta NLL by token position",
         columns=columns("task:code", "positions", "tokens", "delta NLL", "interval")
-        + tuple(Column(header=f"|d| {k}", kind="number") for k in keys)
-        + (columns("KL", "KL interval") if diverged else ()),
-        rows=tuple(rows),
-        caption="Exploratory: each position's interval stands for itself." if rows else "",
+        + (columns("|d| p99") if known else ()),
+        rows=tuple(
+            (
+                row.task,
+                _span(bucket),
+                count(bucket.tokens),
+                nats(bucket.delta_nll_nats),
+                interval(bucket.interval, scale=1.0, digits=4),
+                *((_unsigned(bucket.abs_delta_logprob_nats.get("p99")),) if known else ()),
+            )
+            for row, bucket in buckets
+        ),
+        caption="Exploratory: each interval stands for itself.",
     )
+
+
+def divergences_by_position(model: ModelReport) -> Table:
+    """KL by position; empty where there is none."""
+    return Table(
+        title="KL by token position",
+        columns=columns("task:code", "positions", "KL", "interval"),
+        rows=tuple(
+            (
+                row.task,
+                _span(bucket),
+                _kl(bucket.kl_nats, complete=row.kl is not None and row.kl.complete),
+                interval(bucket.kl_interval, scale=1.0, digits=4, signed=False),
+            )
+            for row in model.logprobs
+            for bucket in row.buckets
+            if bucket.kl_nats is not None
+        ),
+    )
+
+
+def _span(bucket: PositionBucket) -> str:
+    if bucket.end is None or bucket.end >= OPEN_END:
+        return f"{bucket.start:,}+"
+    return f"{bucket.start:,}-{bucket.end - 1:,}"

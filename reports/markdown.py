@@ -88,6 +88,7 @@ def _model(model: ModelReport) -> list[str]:
         logprob_tables.logprobs(model),
         logprob_tables.divergences(model),
         logprob_tables.positions(model),
+        logprob_tables.divergences_by_position(model),
         tables.noise(model),
         tables.controls(model),
         tables.power(model),

@@ -131,6 +131,7 @@ def _model(model: ModelReport, layout: Layout, flips: int) -> list[RenderableTyp
         logprob_tables.logprobs(model),
         logprob_tables.divergences(model),
         logprob_tables.positions(model),
+        logprob_tables.divergences_by_position(model),
         tables.noise(model),
         tables.controls(model),
         tables.power(model),

@@ -143,6 +143,7 @@ def notes(model: ModelReport) -> Iterator[Note]:
         said = [_sentence(logprob.reason)] if logprob.reason else []
         said += [f"{key} is undefined: {_sentence(why)}" for key, why in logprob.undefined.items()]
         if (kl := logprob.kl) is not None:
-            said += [f"KL's {key} is undefined: {_sentence(why)}" for key, why in kl.undefined.items()]
+            named = {"ceiling_nats": "KL has no upper bound", "kl_nats": "KL is undefined"}
+            said += [f"{named.get(key, key)}: {_sentence(why)}" for key, why in kl.undefined.items()]
         if said:
             yield Note(name=logprob.task, text=" ".join(said))

@@ -5,6 +5,7 @@ import dataclasses
 from equipoise.reports.model import (
     Arm,
     Control,
+    Divergence,
     ErrorSample,
     Excerpt,
     Exclusion,
@@ -79,7 +80,34 @@ def pooled(delta: float, verdict: str, *, half: float = 0.0085, **more) -> Poole
     return PooledRow(**(values | more))
 
 
-def logprob(status: str = "passed", delta: float = 0.0051) -> LogprobRow:
+def divergence(**more) -> Divergence:
+    values = {
+        "tokens": 12288,
+        "tokens_without_lists": 0,
+        "kl_nats": 0.0049,
+        "interval": Interval(lo=0.0034, hi=0.0074, method="bounds of KL from top-k lists"),
+        "complete": False,
+        "ceiling_nats": 0.0077,
+        "max_drop_nats": 20.0,
+        "truncated_baseline_mean": 1.5e-05,
+        "truncated_baseline_max": 0.0047,
+        "truncated_candidate_mean": 1.4e-05,
+        "truncated_candidate_max": 0.0040,
+        "gate_nats": 0.01,
+        "noise_nats": 0.0,
+    }
+    return Divergence(**(values | more))
+
+
+NO_CEILING = divergence(
+    ceiling_nats=None,
+    max_drop_nats=None,
+    gate_nats=None,
+    undefined={"ceiling_nats": "top-k lists bound KL from below only"},
+)
+
+
+def logprob(status: str = "passed", delta: float = 0.0051, kl: Divergence | None = NO_CEILING) -> LogprobRow:
     return LogprobRow(
         task="forced_text",
         critical=False,
@@ -93,16 +121,29 @@ def logprob(status: str = "passed", delta: float = 0.0051) -> LogprobRow:
         top1_agreement=0.9871,
         abs_delta_logprob_nats={"p50": 0.0031, "p90": 0.0312, "p99": 0.2104, "max": 1.9042},
         buckets=(
-            PositionBucket(start=0, end=128, tokens=6144, delta_nll_nats=0.0032),
+            PositionBucket(
+                start=0,
+                end=128,
+                tokens=6144,
+                sequences=1,
+                delta_nll_nats=0.0032,
+                interval=Interval(lo=None, hi=None),
+                undefined={"interval": "one sequence shows no spread between sequences"},
+            ),
             PositionBucket(
                 start=128,
                 end=None,
                 tokens=6144,
+                sequences=48,
                 delta_nll_nats=0.0071,
                 interval=Interval(lo=0.0049, hi=0.0093),
+                abs_delta_logprob_nats={"p50": 0.0034, "p99": 0.2301, "max": 1.9042},
+                kl_nats=0.0068,
+                kl_interval=Interval(lo=0.0051, hi=0.0087),
             ),
         ),
         cache_read=True,
+        kl=kl,
     )
 
 
@@ -311,6 +352,21 @@ def degraded() -> Report:
         "kv_recall and the pooled mean lose more than the margin",
         tasks,
         pooled(-0.104, "DEGRADED"),
+        logprobs=(
+            logprob(
+                "failed",
+                0.0402,
+                kl=divergence(
+                    kl_nats=0.0611,
+                    interval=Interval(lo=0.0532, hi=0.0718),
+                    ceiling_nats=0.0724,
+                    noise_nats=0.0001,
+                ),
+            ),
+            dataclasses.replace(
+                logprob(kl=divergence(complete=True, max_drop_nats=None)), task="forced_small_vocabulary"
+            ),
+        ),
     )
     fine = signed_off().models[1]
     why = ("kimi-tiny: kv_recall is DEGRADED", "kimi-tiny: the pooled mean is DEGRADED")
@@ -386,7 +442,14 @@ def invalid() -> Report:
                 message="HTTP 503 from http://127.0.0.1:30001",
             ),
         ),
-        logprobs=(dataclasses.replace(logprob("cache not read"), cache_read=False, top1_agreement=None),),
+        logprobs=(
+            dataclasses.replace(
+                logprob("cache not read", kl=None),
+                cache_read=False,
+                top1_agreement=None,
+                undefined={"kl": "the servers' lists of likely tokens were not recorded"},
+            ),
+        ),
     )
     why = ("the gross control was not caught", "10.4% of the answers of arm B are missing (allowed: 0.5%)")
     return Report(
