@@ -110,8 +110,10 @@ def find_repetition(
 
 
 def _find(text: str, token_ids: Sequence[int] | None, truncated: bool) -> Repetition | None:
-    sequences: list[tuple[_Unit, str]] = [("characters", text)]
-    if token_ids is not None:
+    sequences: list[tuple[_Unit, str]] = []
+    if truncated or len(text) >= _ANYWHERE["characters"].min_extent:
+        sequences.append(("characters", text))
+    if token_ids is not None and (truncated or len(token_ids) >= _ANYWHERE["tokens"].min_extent):
         sequences.append(("tokens", _as_characters(token_ids)))
     for unit, sequence in sequences:
         for rule, run in (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from equipoise.reports import logprob_tables, sources, tables
+from equipoise.reports import logprob_tables, secondary_tables, sources, tables
 from equipoise.reports.escape import clean, cut, html_text, md_block, md_code, md_text
 from equipoise.reports.evidence import Flip
 from equipoise.reports.forest import Glyphs, axis, bar, half_range
@@ -84,7 +84,6 @@ def _model(model: ModelReport) -> list[str]:
     parts += ["**Could this run have said no?**", "\n".join(checked[:MAX_ROWS])] if checked else []
     details = (
         tables.tests(model),
-        tables.truncation(model),
         logprob_tables.logprobs(model),
         logprob_tables.divergences(model),
         logprob_tables.positions(model),
@@ -96,11 +95,18 @@ def _model(model: ModelReport) -> list[str]:
     )
     for table in details:
         parts += _table(table)
+    parts += _details("Endpoints beside accuracy", secondary_tables.all_of(model))
     if model.errors_total:
         parts.append(f"**Requests that failed for good: {count(model.errors_total)} (never scored)**")
         lines = [f"- {md_code(e.arm)} {md_code(e.item_id)}: {md_code(e.message)}" for e in model.errors[:5]]
         parts += ["\n".join(lines)] if lines else []
     return parts
+
+
+def _details(summary: str, shown: Iterable[Table]) -> list[str]:
+    """The tables, folded away: one part, so that it is kept or left out whole."""
+    parts = [part for table in shown for part in _table(table)]
+    return ["\n\n".join([f"<details>\n<summary>{summary}</summary>", *parts, "</details>"])] if parts else []
 
 
 def _table(table: Table, *, title: bool = True) -> list[str]:

@@ -3,9 +3,9 @@
 from equipoise.reports.format import count, interval, p_value, percent, points, ratio, ratio_interval
 from equipoise.reports.model import ModelReport
 from equipoise.reports.secondary import EndpointRow, LengthRow, Secondary, SubgroupRow
-from equipoise.reports.tables import Table, columns
+from equipoise.reports.tables import Table, columns, truncation
 
-__all__ = ["endpoints", "lengths", "subgroups", "trends"]
+__all__ = ["all_of", "endpoints", "lengths", "subgroups", "trends"]
 
 MAX_SUBGROUPS = 5
 MAX_EXAMPLES = 3  # item ids a row
@@ -13,6 +13,13 @@ MAX_EXAMPLES = 3  # item ids a row
 
 def _of(model: ModelReport) -> Secondary:
     return model.secondary or Secondary()
+
+
+def all_of(model: ModelReport) -> tuple[Table, ...]:
+    """Every table, in order; a report made before these endpoints were has truncation alone."""
+    if model.secondary is None:
+        return (truncation(model),)
+    return endpoints(model), lengths(model), trends(model), subgroups(model)
 
 
 def endpoints(model: ModelReport) -> Table:

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.rule import Rule
 from rich.text import Text
 
-from equipoise.reports import logprob_tables, sources, tables
+from equipoise.reports import logprob_tables, secondary_tables, sources, tables
 from equipoise.reports.escape import cut, one_line
 from equipoise.reports.evidence import Flip
 from equipoise.reports.forest import Glyphs, axis, bar, half_range
@@ -127,7 +127,7 @@ def _model(model: ModelReport, layout: Layout, flips: int) -> list[RenderableTyp
         parts.append(layout.hanging(mark, check.text, label=check.name, mark_style=style))
     for table in (
         tables.tests(model),
-        tables.truncation(model),
+        *secondary_tables.all_of(model),
         logprob_tables.logprobs(model),
         logprob_tables.divergences(model),
         logprob_tables.positions(model),

@@ -47,7 +47,7 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
     if not run.eligible_for_sign_off:
         said.append("Not eligible for sign-off: a comparison of results that were already there.")
     if run.early_stop:
-        said.append(_sentence(run.early_stop[0].upper() + run.early_stop[1:]))
+        said.append(_sentence(run.early_stop))
     if run.indistinguishable:
         margin = "" if run.suite_margin is None else f" within {size(run.suite_margin)} points"
         said.append(f"Indistinguishable{margin}: every critical task and the pooled mean are equivalent.")
@@ -100,6 +100,8 @@ def checks(model: ModelReport) -> tuple[Check, ...]:
             text += f"; with all of them against the candidate: {model.worst_case_verdict}"
         clean_run = not any(m.missing for m in model.missing)
         found.append(Check(ok=True if clean_run else None, name="missing answers", text=text))
+    warnings = model.secondary.warnings if model.secondary is not None else ()
+    found += [Check(ok=None, name="WARNING", text=text) for text in warnings]
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ from equipoise.evals.experiment.logprob_rows import logprob_row
 from equipoise.evals.experiment.plan_check import pass_probability, predicted_power
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.report_flips import flips_of
+from equipoise.evals.experiment.report_secondary import secondary_report
 from equipoise.evals.experiment.scored import ModelSamples
 from equipoise.evals.plan import Plan
 from equipoise.evals.types import ArmRole
@@ -83,6 +84,7 @@ def evidence_report(evidence: SuiteEvidence, verdict: SuiteVerdict) -> ModelRepo
             Missing(arm=m.arm, planned=m.planned, missing=m.missing) for m in evidence.arms_missing
         ),
         exclusions=_exclusions(evidence),
+        secondary=secondary_report(evidence),
     )
 
 
