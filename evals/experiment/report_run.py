@@ -71,7 +71,7 @@ def run_section(
         ),
         would_decide=_would_decide(models),
         limits=(*_limits(plan, evidence, device), *_limits_of_looks(stops)),
-        early_stop="; ".join(f"{s.model} {s.said}" for s in stops),
+        early_stop="; ".join(f"{s.model}: {s.said}" for s in stops),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, e, inf, log, sqrt
 
 import numpy as np
@@ -184,7 +185,14 @@ def look_levels(
     A level lower than another's stops less often: one list of levels, the lowest of all tasks', is valid
     for every task, and for estimates that are close to normal.
     """
-    times = (*fractions, 1.0)
+    return _look_levels((*fractions, 1.0), alpha, spending, tuple(designs))
+
+
+# A run asks for the same levels at every look and in its report.
+@lru_cache(maxsize=16)
+def _look_levels(
+    times: tuple[float, ...], alpha: float, spending: str, designs: tuple[LookDesign, ...]
+) -> LookLevels:
     spent = cumulative_spending(spending, times, alpha)
     critical = list(normal_critical_values(times, spent))
     walks = _walks(designs, len(times))
@@ -202,7 +210,7 @@ def look_levels(
         spending=spending,
         spent=spent,
         levels=tuple(float(norm.sf(z)) for z in critical),
-        designs=tuple(designs),
+        designs=designs,
         exact=tuple(exact),
     )
 
