@@ -9,6 +9,7 @@ from equipoise import __version__
 from equipoise.evals.experiment.compare import ARM_NAMES, Compared, ComparedModel
 from equipoise.evals.experiment.compare_flips import flips_of
 from equipoise.evals.experiment.report_model import control_row, evidence_report
+from equipoise.evals.experiment.report_secondary import WORDS
 from equipoise.evals.interop.result_set import TaskResults
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import Outcome, SuiteVerdict
@@ -65,7 +66,7 @@ def _reason(text: str) -> str:
 
 
 def _model(compared: ComparedModel, verdict: SuiteVerdict) -> ModelReport:
-    report = evidence_report(compared.evidence, verdict)
+    report = _without_truncation(evidence_report(compared.evidence, verdict), compared)
     role = ArmRole.GROSS_CONTROL
     controls = (
         (
@@ -83,30 +84,43 @@ def _model(compared: ComparedModel, verdict: SuiteVerdict) -> ModelReport:
     return replace(
         report,
         verdict=_word(verdict.outcome),
-        tasks=tuple(_task_row(row, compared) for row in report.tasks),
         controls=controls,
         exclusions=(*report.exclusions, *_outside(compared)),
         flips=flips_of(compared),
     )
 
 
-def _task_row(row: TaskRow, compared: ComparedModel) -> TaskRow:
+def _without_truncation(report: ModelReport, compared: ComparedModel) -> ModelReport:
     """Truncation is not known, rather than zero, where a log does not record it."""
-    blind = [
-        ARM_NAMES[role]
-        for role in (ArmRole.BASELINE, ArmRole.CANDIDATE)
-        if not compared.results[row.task][role].truncation_known
-    ]
-    if not blind:
-        return row
-    why = f"not recorded in the results of the {' and the '.join(blind)}"
-    return replace(
-        row,
-        truncation_baseline=None,
-        truncation_candidate=None,
-        p_truncation_alarm=None,
-        undefined={**row.undefined, "truncation": why},
+    unknown = {
+        task: [ARM_NAMES[r] for r in (ArmRole.BASELINE, ArmRole.CANDIDATE) if not sets[r].truncation_known]
+        for task, sets in compared.results.items()
+    }
+    rows = tuple(
+        replace(
+            row,
+            truncation_baseline=None,
+            truncation_candidate=None,
+            p_truncation_alarm=None,
+            undefined={
+                **row.undefined,
+                "truncation": f"not recorded in the results of the {' and the '.join(unknown[row.task])}",
+            },
+        )
+        if unknown[row.task]
+        else row
+        for row in report.tasks
     )
+    secondary = report.secondary
+    if secondary is not None:
+        secondary = replace(
+            secondary,
+            endpoints=tuple(
+                e for e in secondary.endpoints if e.endpoint != WORDS["truncation"] or not unknown[e.task]
+            ),
+            completed=tuple(c for c in secondary.completed if not unknown[c.task]),
+        )
+    return replace(report, tasks=rows, secondary=secondary)
 
 
 def _outside(compared: ComparedModel) -> Iterator[Exclusion]:
