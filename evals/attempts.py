@@ -18,7 +18,15 @@ from equipoise.evals.errors import JournalError
 from equipoise.evals.ledger import WITHDRAWN, Attempt
 from equipoise.evals.verdict import Outcome, RunVerdict, SuiteVerdict
 
-__all__ = ["Attempts", "EarlierAttempt", "apply_attempts", "attempts_of", "from_record", "to_record"]
+__all__ = [
+    "Attempts",
+    "EarlierAttempt",
+    "apply_attempts",
+    "attempts_of",
+    "from_record",
+    "is_withheld",
+    "to_record",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +151,13 @@ def apply_attempts(verdict: RunVerdict, attempts: Mapping[str, Attempts]) -> Run
         indistinguishable=False,
         models=models,
     )
+
+
+def is_withheld(verdict: SuiteVerdict, attempts: Attempts | None) -> bool:
+    """Whether `apply_attempts` took this model's sign-off away."""
+    if attempts is None or attempts.may_sign_off:
+        return False
+    return attempts.excess(asked=True) in verdict.reasons
 
 
 def _withheld(model: SuiteVerdict, attempts: Attempts | None) -> SuiteVerdict:

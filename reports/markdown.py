@@ -186,7 +186,7 @@ def _provenance(report: Report) -> list[str]:
         f"- {md_text(name, 100)}: {md_code(value, 400)}" for name, value in sources.facts(report)[:MAX_ROWS]
     ]
     parts = ["## Provenance", "\n".join(lines)]
-    for table in (sources.arms(report.provenance), sources.parity(report.provenance)):
+    for table in sources.tables(report):
         parts += _table(table)
     commands = [
         f"{md_code(name, 100)}\n\n{md_block(cut(command, 4_000))}"

@@ -40,6 +40,7 @@ from equipoise.reports.vocabulary import EXIT_CODES, KINDS, STATES, SUITE_VERDIC
 __all__ = [
     "SCHEMA_VERSION",
     "Arm",
+    "Attempt",
     "CompletedRow",
     "Control",
     "Divergence",
@@ -74,6 +75,20 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Node):
+    """One attempt at the candidate; ``number`` counts those that did not end in a sign-off before it."""
+
+    model: str
+    run_id: str
+    number: int | None  # None of an earlier one that was signed off
+    registered: str  # UTC, ISO 8601
+    plan_hash: str
+    outcome: str  # of the model, or "unfinished"
+    alpha: float  # one-sided, spent by it
+    current: bool = False  # this run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run(Node):
     """What was decided. ``verdict`` is None unless ``state`` is "final".
 
@@ -103,6 +118,9 @@ class Run(Node):
     reasons: tuple[str, ...] = ()
     would_decide: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()  # what the verdict does not claim, in plain words
+    attempts: tuple[Attempt, ...] = ()  # this one last of each model; empty if no ledger was kept
+    max_attempts: int = 1  # that the plan allows
+    attempts_bound: float | None = None  # chance that a bad candidate is signed off in any attempt, at most
     early_stop: str = ""  # which registered look stopped the run and what that saved; empty if none did
     undefined: Mapping[str, str] = field(default_factory=dict)
 

@@ -3,10 +3,11 @@
 import shlex
 
 from equipoise.reports.format import count, duration
-from equipoise.reports.model import Provenance, Report
+from equipoise.reports.model import Provenance, Report, Run
 from equipoise.reports.tables import Table, columns
+from equipoise.reports.wording import attempt_words
 
-__all__ = ["arms", "facts", "parity", "servers"]
+__all__ = ["arms", "attempts", "facts", "parity", "servers", "tables"]
 
 
 def arms(provenance: Provenance) -> Table:
@@ -48,6 +49,32 @@ def parity(provenance: Provenance) -> Table:
     )
 
 
+def attempts(run: Run) -> Table:
+    """Every attempt at this candidate; no rows if this is the first."""
+    shown = run.attempts if any(not a.current for a in run.attempts) else ()
+    return Table(
+        title="Attempts at this candidate",
+        columns=columns("model:code", "run:code", "registered:word", "plan:code", "outcome:word", "alpha"),
+        rows=tuple(
+            (
+                a.model,
+                f"{a.run_id} (this run)" if a.current else a.run_id,
+                a.registered,
+                a.plan_hash[:12],
+                a.outcome,
+                f"{a.alpha:.3g}",
+            )
+            for a in shown
+        ),
+        caption="Same candidate and baseline by their digests; an earlier sign-off does not count.",
+    )
+
+
+def tables(report: Report) -> tuple[Table, ...]:
+    """All tables of the provenance, in their order."""
+    return attempts(report.run), arms(report.provenance), parity(report.provenance)
+
+
 def servers(provenance: Provenance) -> tuple[tuple[str, str], ...]:
     """The commands of the servers that were started for the run, each name with a line to copy."""
     return tuple(
@@ -65,6 +92,7 @@ def facts(report: Report) -> tuple[tuple[str, str], ...]:
         ("plan", " ".join(part for part in (run.plan_name, source.plan_path) if part)),
         ("plan hash", run.plan_hash),
         ("run", run.run_id),
+        ("ledger", attempt_words(run)),
         ("report made", run.created),
         ("ran", f"{time} ({took})" if time and took else time or took),
         ("requests", f"{count(source.requests)}, {count(source.retries)} retried" if source.requests else ""),

@@ -218,6 +218,6 @@ def _provenance(report: Report, layout: Layout) -> list[RenderableType]:
     if sources.servers(report.provenance):
         said = "their commands are in the markdown and JSON reports"
         parts.append(layout.hanging("", said, label="servers"))
-    for table in (sources.arms(report.provenance), sources.parity(report.provenance)):
+    for table in sources.tables(report):
         parts += layout.table(table, max_rows=MAX_ROWS)
     return parts

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from equipoise.reports.evidence import Control, NoiseFloor, PooledRow, TaskRow
 from equipoise.reports.format import count, interval, p_value, percent, points, size
-from equipoise.reports.model import ModelReport, Report
+from equipoise.reports.model import ModelReport, Report, Run
 
-__all__ = ["Check", "Note", "checks", "notes", "verdict_sentences", "verdict_word"]
+__all__ = ["Check", "Note", "attempt_words", "checks", "notes", "verdict_sentences", "verdict_word"]
 
 MAX_WOULD_DECIDE = 4  # in the verdict itself; the tasks' rows have them all
 
@@ -58,9 +58,23 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
     said += [f"Would decide: {_sentence(text)}" for text in run.would_decide[:MAX_WOULD_DECIDE]]
     if (more := len(run.would_decide) - MAX_WOULD_DECIDE) > 0:
         said.append(f"And {count(more)} more, listed by task.")
+    if any(not a.current for a in run.attempts):
+        said.append(_sentence(attempt_words(run)).capitalize())
     if run.state == "incomplete":
         said.append("This run has not finished: nothing is decided, and its numbers will change.")
     return tuple(said)
+
+
+def attempt_words(run: Run) -> str:
+    """Which attempt this run is, of how many, and what their number costs; empty if no ledger was kept."""
+    numbers = [a.number for a in run.attempts if a.current and a.number is not None]
+    if not numbers:
+        return ""
+    said = f"attempt {max(numbers)} of {run.max_attempts} at this candidate"
+    if run.attempts_bound is None or max(numbers) == 1:
+        return said
+    bound = f"{100 * run.attempts_bound:.3g}%"
+    return f"{said}; the chance that a bad release is signed off in any of them is up to {bound}"
 
 
 def _seen(report: Report) -> str:

@@ -1,11 +1,12 @@
 """The report's head and provenance: what was decided for the whole run, and how to repeat it."""
 
-import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from equipoise.evals.attempts import Attempts, is_withheld
 from equipoise.evals.evidence import SuiteEvidence
 from equipoise.evals.experiment.questions import Question
+from equipoise.evals.experiment.report_attempts import attempt_rows, utc
 from equipoise.evals.experiment.scored import ModelSamples
 from equipoise.evals.experiment.staging import EarlyStop, Stage
 from equipoise.evals.journal import Journal
@@ -35,10 +36,11 @@ def run_section(
     models: Sequence[ModelReport],
     device: str,
     stops: Sequence[EarlyStop] = (),
+    attempts: Mapping[str, Attempts] | None = None,
 ) -> Run:
     """The decision in a sentence, with what it rests on and what it does not claim.
 
-    ``stops`` are the models that a registered look stopped.
+    ``stops`` are the models that a registered look stopped; ``attempts`` are what the ledger knew.
     """
     detectable = [
         e.pooled[ArmRole.CANDIDATE].detectable.loss for e in evidence if ArmRole.CANDIDATE in e.pooled
@@ -46,11 +48,15 @@ def run_section(
     headline = _HEADLINES[verdict.outcome]
     if verdict.indistinguishable:
         headline = "the candidate is statistically indistinguishable from the baseline within the margins"
+    attempts = attempts or {}
+    withheld = {m.model for m in verdict.models if is_withheld(m, attempts.get(m.model))}
+    if withheld and all(m.outcome is Outcome.SIGNED_OFF or m.model in withheld for m in verdict.models):
+        headline = "the margins are met, but this candidate was tried too often to be signed off by this run"
     return Run(
         plan_name=plan.name,
         plan_hash=journal.metadata.plan_hash,
         run_id=run_id,
-        created=_iso(journal.metadata.created_unix_s),
+        created=utc(journal.metadata.created_unix_s),
         state="final",
         verdict=verdict.outcome.value,
         exit_code=verdict.exit_code,
@@ -69,8 +75,14 @@ def run_section(
                 for r in s.reasons
             ),
         ),
-        would_decide=_would_decide(models),
+        would_decide=(
+            *_would_decide(models),
+            *(f"{name}: {attempts[name].remedy(asked=True)}" for name in sorted(withheld)),
+        ),
         limits=(*_limits(plan, evidence, device), *_limits_of_looks(stops)),
+        attempts=attempt_rows(verdict, attempts, run_id=run_id, plan_hash=journal.metadata.plan_hash),
+        max_attempts=plan.decision.max_attempts,
+        attempts_bound=max((a.bound for a in attempts.values()), default=None),
         early_stop="; ".join(f"{s.model}: {s.said}" for s in stops),
     )
 
@@ -82,7 +94,7 @@ def unfinished_section(plan: Plan, run_id: str, journal: Journal, missing: Mappi
         plan_name=plan.name,
         plan_hash=journal.metadata.plan_hash,
         run_id=run_id,
-        created=_iso(journal.metadata.created_unix_s),
+        created=utc(journal.metadata.created_unix_s),
         state="incomplete",
         verdict=None,
         exit_code=4,
@@ -189,8 +201,8 @@ def provenance(
         seeds=plan.seeds.model_dump(),
         git_commit=str(source.get("commit", "")),
         git_dirty=source.get("dirty"),
-        started=_iso(started),
-        finished=_iso(finished[-1]) if finished else "",
+        started=utc(started),
+        finished=utc(finished[-1]) if finished else "",
         duration_s=finished[-1] - started if finished else None,
         requests=requests,
         retries=max(requests - answered, 0),
@@ -239,7 +251,3 @@ def _server_versions(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         if "version" in arm.get("server", {})
     }
     return {"sglang server": ", ".join(sorted(found))} if found else {}
-
-
-def _iso(unix_s: float) -> str:
-    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).isoformat(timespec="seconds")

@@ -107,6 +107,7 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         models=models,
         device=device,
         stops=[stop for stop, _ in stops.values()],
+        attempts=attempts,
     )
     return Report(run=run, models=models, provenance=origin)
 
