@@ -21,7 +21,7 @@ from equipoise.evals.errors import JournalError, PlanError
 from equipoise.evals.export import export_jsonl, export_parquet
 from equipoise.evals.journal import Journal
 from equipoise.evals.sample_json import sample_from_json, sample_to_json
-from equipoise.evals.types import Output, Sample, SampleKey
+from equipoise.evals.types import Output, Sample, SampleKey, TopLogprobs
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 # json joins an escaped surrogate pair into one character, and no JSON reply can hold an unjoined one.
@@ -51,6 +51,7 @@ def outputs(draw: st.DrawFn) -> Output:
         prompt_logprobs=tuple(draw(st.lists(st.none() | FINITE, max_size=4))) if maybe else None,
         prompt_token_ids=tuple(draw(st.lists(COUNT, max_size=4))) if maybe else None,
         prompt_top1_ids=tuple(draw(st.lists(st.none() | COUNT, max_size=4))) if maybe else None,
+        prompt_top_logprobs=TopLogprobs.of([3, 9], [[(5, -0.25), (0, -3.0)], [(7, 0.0)]]) if maybe else None,
     )
 
 

@@ -59,6 +59,9 @@ margin = 0.05
         ('variant = "fp8_e4m3"', "", "arm 'B' needs exactly one of variant, url and replay"),
         ("margin = 0.05\n\n[[tasks]]", "\n[[tasks]]", "task 'copy' needs exactly one of margin"),
         ("schema_version = 1", "schema_version = 9", "p.toml:1: schema_version"),
+        ("items = 200", "items = 200\nmax_kl_nats = 0.01", "are for teacher-forced tasks"),
+        ("items = 200", "items = 200\nmax_drop_nats = 20.0", "are for teacher-forced tasks"),
+        ("items = 200", "items = 200\nmax_drop_nats = 0.5", "p.toml:30: tasks.1.max_drop_nats"),
         ("items = 200", "items = ", "not valid TOML"),
     ],
 )
@@ -69,6 +72,15 @@ def test_bad_plan_is_named_with_line_key_and_remedy(old: str, new: str, expect: 
     assert expect in str(e.value)
     assert "\n" not in str(e.value)
     assert e.value.exit_code == 2
+
+
+def test_a_teacher_forced_task_may_bound_the_divergence_too() -> None:
+    text = TEXT.replace("items = 200\nmargin = 0.05", "items = 200\nmargin_nats = 0.01")
+    plain = parse_plan(text, source="p.toml")
+    bounded = parse_plan(text + "max_kl_nats = 0.02\nmax_drop_nats = 20.0\n", source="p.toml")
+    assert (plain.tasks[1].max_kl_nats, plain.tasks[1].max_drop_nats) == (None, None)
+    assert (bounded.tasks[1].max_kl_nats, bounded.tasks[1].max_drop_nats) == (0.02, 20.0)
+    assert plain.content_hash != bounded.content_hash
 
 
 def test_missing_plan_file_names_the_path(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from equipoise.evals.types import Message, Output, Sample, SampleKey, ScoreStatus, Task, TaskItem
+from equipoise.evals.types import (
+    Message,
+    Output,
+    Sample,
+    SampleKey,
+    ScoreStatus,
+    Task,
+    TaskItem,
+    TopLogprobs,
+)
 from equipoise.tasks.addition import Addition
 from equipoise.tasks.brackets import Brackets
 from equipoise.tasks.copy import Copy
@@ -255,6 +264,8 @@ class TestLogprob:
         assert ask.input_ids is not None
         assert warm.prompt_logprobs is None
         assert ask.prompt_logprobs is not None
+        assert ask.prompt_logprobs.top_n == 20
+        assert ask.prompt_logprobs.top_positions == tuple(item.inputs["scored"])
         start = ask.prompt_logprobs.start
         assert ask.input_ids[:start] == warm.input_ids
         assert start > 150
@@ -279,12 +290,19 @@ class TestLogprob:
             prompt_logprobs_start=start,
             prompt_logprobs=(None, *(-float(i) for i in range(start + 1, len(ids)))),
             prompt_top1_ids=(None, *ids[start + 1 :]),
+            prompt_top_logprobs=TopLogprobs.of(
+                range(start + 1, len(ids)), [[(i, -0.5), (63, -2.0)] for i in ids[start + 1 :]]
+            ),
         )
         score = self.task.score(item, sample(item, reply("x", "length"), output))
         assert score.status is ScoreStatus.SCORED
         assert score.token_positions == tuple(item.inputs["scored"])
         assert score.token_logprobs == tuple(-float(i) for i in item.inputs["scored"])
         assert score.token_is_top1 == (True,) * len(item.inputs["scored"])
+        assert score.token_top_logprobs is not None
+        assert score.token_top_logprobs.positions == score.token_positions
+        assert score.token_top_logprobs.id_rows[:, 0].tolist() == [ids[i] for i in item.inputs["scored"]]
+        assert score.vocabulary_size == 64
         assert score.cached_tokens == start - 1
 
     def test_a_missing_logprob_is_an_error_that_names_the_position(self) -> None:

@@ -60,6 +60,48 @@ async def test_prompt_logprobs_start_where_asked_and_name_the_first_choice() -> 
     assert out.prompt_logprobs == (None, -0.5, -1.25)
     assert out.prompt_token_ids == (10, 11, 12)
     assert out.prompt_top1_ids == (None, 99, 12)
+    top = out.prompt_top_logprobs
+    assert top is not None
+    assert (top.positions, top.k) == ((3, 4), 2)  # nothing precedes the first position asked for
+    assert top.id_rows.tolist() == [[99, 11], [12, 4]]
+    assert top.logprob_rows.tolist() == [[pytest.approx(-0.1), -0.5], [-1.25, -3.0]]
+
+
+@pytest.mark.parametrize(
+    ("tops", "positions"),
+    [
+        (TOPS, (4,)),
+        ([None, TOPS[1], [[-1.25, 12, None], [None, 4, None]]], None),  # NaN or minus infinity: not a list
+        ([None, TOPS[1], []], None),
+    ],
+)
+async def test_lists_are_kept_where_asked_and_whole(tops: list[Any], positions: tuple[int, ...]) -> None:
+    reply = generated(prompt_tokens=5, input_token_logprobs=ROWS, input_top_logprobs=tops)
+    asked = PromptLogprobs(start=2, top_n=2, top_positions=(4,))
+    out, _ = await complete(
+        reply, Request(input_ids=(1, 2, 10, 11, 12), sampling=GREEDY, prompt_logprobs=asked)
+    )
+    found = out.prompt_top_logprobs
+    assert (None if found is None else found.positions) == positions
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [[-0.1, 1, None]] * 3,  # more than were asked for
+        [[-0.1, -1, None]],
+        [[-0.1, 2**31, None]],
+        [[-1e40, 1, None]],
+        [["x", 1, None]],
+        [[-(10**400), 1, None]],
+        [7],
+    ],
+)
+async def test_lists_that_cannot_be_are_an_error_of_the_reply(row: list[Any]) -> None:
+    reply = generated(prompt_tokens=5, input_token_logprobs=ROWS, input_top_logprobs=[None, *TOPS[1:2], row])
+    request = Request(text="x", sampling=GREEDY, prompt_logprobs=PromptLogprobs(start=2, top_n=2))
+    with pytest.raises(RequestError, match="malformed logprobs"):
+        await complete(reply, request)
 
 
 async def test_too_few_prompt_logprobs_are_an_error_not_a_shift() -> None:
