@@ -1,42 +1,25 @@
-"""Power of a whole plan: its critical tasks and pooled mean together, by simulating paired tables.
+"""Power of a whole plan: its critical tasks and pooled mean together, by simulating its tasks.
 
-The joint probability has no closed form (the pooled mean shares its data with the tasks), so tables are
-drawn; each task's own power beside it is exact.
+The joint probability has no closed form (the pooled mean shares its data with the tasks), so outcomes are
+drawn; the power of a task with one answer an item is exact beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.evals.statistics.holm import holm_adjusted
-from equipoise.evals.statistics.mcnemar import mcnemar_exact_p
 from equipoise.evals.statistics.mover import mover_limits
 from equipoise.evals.statistics.power import rejection_probability
-from equipoise.evals.statistics.tango import CITATION, tango_delta_limits
+from equipoise.evals.statistics.tango import CITATION
+from equipoise.evals.statistics.task_draws import TaskDesign, TaskDraws, draw_task, pooled_alarm_p
 
-__all__ = ["PlanPower", "TaskDesign", "plan_power"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskDesign:
-    """What the plan assumes of one task.
-
-    ``p_d`` and ``loss`` are of candidate against baseline; ``noise_p_d`` is the discordant share of the
-    baseline asked twice (0 for a server that answers alike every time).
-    """
-
-    name: str
-    n: int
-    margin: float
-    p_d: float
-    loss: float
-    critical: bool
-    noise_p_d: float = 0.0
+__all__ = ["PlanPower", "SimulatedRuns", "TaskDesign", "loss_alarms", "plan_power", "simulate_runs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +29,7 @@ class PlanPower:
     Attributes
     ----------
     task_noninferior
-        Per task: exact probability of being found non-inferior.
+        Per task: probability of being found non-inferior; exact with one answer an item.
     pooled_noninferior
         Probability that the pooled mean is found non-inferior at ``suite_margin``.
     joint_noninferior
@@ -73,8 +56,19 @@ class PlanPower:
     joint_equivalent: float
     noise_floor_passes: float
     monte_carlo_se: float
-    method: str = "exact per task; simulated jointly (Tango, MOVER, exact McNemar with Holm)"
+    method: str = "exact per task of single answers; simulated jointly (MOVER, alarms with Holm)"
     citation: str = CITATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedRuns:
+    """Imagined runs, decided; every array has shape [draws]. See `PlanPower` for what each means."""
+
+    tasks: tuple[TaskDraws, ...]
+    pooled_noninferior: NDArray[np.bool_]
+    joint: NDArray[np.bool_]
+    undetected: NDArray[np.bool_]
+    equivalent: NDArray[np.bool_]
 
 
 def plan_power(
@@ -104,74 +98,78 @@ def plan_power(
     """
     if not tasks:
         raise ValueError("a plan needs at least one accuracy task")
-    candidate = _draw(tasks, [(t.p_d, t.loss) for t in tasks], draws, rng)
-    noise = _draw(tasks, [(t.noise_p_d, 0.0) for t in tasks], draws, rng)
-    margins = np.array([t.margin for t in tasks])
-    critical = np.array([t.critical for t in tasks], dtype=np.bool_)
-
-    delta, lower, upper = _limits(tasks, candidate, alpha)
-    _, pooled_lower, pooled_upper = mover_limits(delta, lower, upper)
-    pooled_noninferior = pooled_lower > -suite_margin
-    joint = pooled_noninferior & _all_critical(lower > -margins, critical)
-
-    b, c = candidate
-    task_alarm = (holm_adjusted(mcnemar_exact_p(b, c)) <= alpha) & (delta < 0)
-    b_sum, c_sum = b.sum(axis=1), c.sum(axis=1)
-    pooled_alarm = (mcnemar_exact_p(b_sum, c_sum) <= alpha) & (b_sum > c_sum)
-    undetected = joint & ~pooled_alarm & _all_critical(~task_alarm, critical)
-    equivalent = joint & (pooled_upper < suite_margin) & _all_critical(upper < margins, critical)
-
-    noise_delta, noise_lower, noise_upper = _limits(tasks, noise, alpha)
-    _, noise_pooled_lower, _ = mover_limits(noise_delta, noise_lower, noise_upper)
-    noise_passes = (noise_pooled_lower > -suite_margin) & _all_critical(noise_lower > -margins, critical)
+    runs = simulate_runs(tasks, suite_margin, rng=rng, alpha=alpha, draws=draws)
+    noise = simulate_runs(
+        [replace(t, p_d=t.noise_p_d, loss=0.0) for t in tasks],
+        suite_margin,
+        rng=rng,
+        alpha=alpha,
+        draws=draws,
+    )
     return PlanPower(
         tasks=tuple(tasks),
         suite_margin=suite_margin,
         alpha=alpha,
         draws=draws,
         task_noninferior=tuple(
-            rejection_probability(t.n, t.margin, t.p_d, t.loss, alpha=alpha) for t in tasks
+            rejection_probability(
+                t.n, t.margin, t.p_d, t.loss, alpha=t.alpha if t.alpha is not None else alpha
+            )
+            if t.repeats == 1
+            else float(np.mean(d.lower > -t.margin))
+            for t, d in zip(tasks, runs.tasks, strict=True)
         ),
-        pooled_noninferior=float(pooled_noninferior.mean()),
-        joint_noninferior=float(joint.mean()),
-        joint_without_detection=float(undetected.mean()),
-        joint_equivalent=float(equivalent.mean()),
-        noise_floor_passes=float(noise_passes.mean()),
+        pooled_noninferior=float(runs.pooled_noninferior.mean()),
+        joint_noninferior=float(runs.joint.mean()),
+        joint_without_detection=float(runs.undetected.mean()),
+        joint_equivalent=float(runs.equivalent.mean()),
+        noise_floor_passes=float(noise.joint.mean()),
         monte_carlo_se=0.5 / sqrt(draws),
     )
 
 
-def _draw(
+def simulate_runs(
     tasks: Sequence[TaskDesign],
-    rates: Sequence[tuple[float, float]],
-    draws: int,
+    suite_margin: float,
+    *,
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Discordant counts b, c of shape [draws, tasks]."""
-    b = np.empty((draws, len(tasks)), dtype=np.int64)
-    c = np.empty_like(b)
-    for t, (task, (p_d, loss)) in enumerate(zip(tasks, rates, strict=True)):
-        if abs(loss) > p_d:
-            raise ValueError(
-                f"task {task.name!r}: a loss of {loss} needs a discordant share of at least that"
-            )
-        counts = rng.multinomial(task.n, [(p_d + loss) / 2, (p_d - loss) / 2, 1 - p_d], size=draws)
-        b[:, t], c[:, t] = counts[:, 0], counts[:, 1]
-    return b, c
+    alpha: float = 0.05,
+    draws: int = 20_000,
+) -> SimulatedRuns:
+    """Imagine the plan's run ``draws`` times and decide each; see `plan_power`."""
+    drawn = tuple(draw_task(t, alpha=alpha, draws=draws, rng=rng) for t in tasks)
+    margins = np.array([t.margin for t in tasks])
+    critical = np.array([t.critical for t in tasks], dtype=np.bool_)
+    delta, lower, upper = (
+        np.stack(column, axis=1)
+        for column in ([d.delta for d in drawn], [d.lower for d in drawn], [d.upper for d in drawn])
+    )
+    _, pooled_lower, pooled_upper = mover_limits(delta, lower, upper)
+    pooled_noninferior = pooled_lower > -suite_margin
+    joint = pooled_noninferior & _all_critical(lower > -margins, critical)
+    task_alarms, pooled_alarm = loss_alarms(drawn, alpha)
+    return SimulatedRuns(
+        tasks=drawn,
+        pooled_noninferior=pooled_noninferior,
+        joint=joint,
+        undetected=joint & ~pooled_alarm & _all_critical(~task_alarms, critical),
+        equivalent=joint & (pooled_upper < suite_margin) & _all_critical(upper < margins, critical),
+    )
 
 
-def _limits(
-    tasks: Sequence[TaskDesign], counts: tuple[NDArray[np.int64], NDArray[np.int64]], alpha: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Delta and its one-sided limits, [draws, tasks]; each distinct table is inverted once."""
-    b, c = counts
-    delta, lower, upper = (np.empty(b.shape) for _ in range(3))
-    for t, task in enumerate(tasks):
-        tables, index = np.unique(np.stack([b[:, t], c[:, t]], axis=1), axis=0, return_inverse=True)
-        index = index.reshape(-1)
-        low, high = tango_delta_limits(tables[:, 0], tables[:, 1], task.n, 1.0 - alpha)
-        delta[:, t], lower[:, t], upper[:, t] = (c[:, t] - b[:, t]) / task.n, low[index], high[index]
-    return delta, lower, upper
+def loss_alarms(drawn: Sequence[TaskDraws], alpha: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each task's alarm (Holm over tasks) and the pooled one tell of a loss.
+
+    Returns
+    -------
+    by_task, pooled
+        Shapes [draws, tasks] and [draws].
+    """
+    p = np.stack([d.alarm_p for d in drawn], axis=1)
+    losing = np.stack([d.lost > d.gained for d in drawn], axis=1)
+    lost, gained = sum(d.lost for d in drawn), sum(d.gained for d in drawn)
+    pooled = (pooled_alarm_p(drawn) <= alpha) & (np.asarray(lost) > gained)
+    return (holm_adjusted(p) <= alpha) & losing, pooled
 
 
 def _all_critical(passes: NDArray[np.bool_], critical: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -66,3 +66,34 @@ def test_a_loss_without_discordant_pairs_is_refused_by_task() -> None:
     task = TaskDesign(name="copy", n=100, margin=0.05, p_d=0.01, loss=0.02, critical=True)
     with pytest.raises(ValueError, match="copy"):
         plan_power([task], 0.05, rng=np.random.default_rng(1))
+
+
+def test_repeats_raise_the_power_of_a_noisy_task_to_what_its_items_allow() -> None:
+    def power(repeats: int, noise_p_d: float) -> float:
+        task = TaskDesign(
+            name="t",
+            n=300,
+            margin=0.03,
+            p_d=0.12,
+            loss=0.0,
+            critical=True,
+            noise_p_d=noise_p_d,
+            repeats=repeats,
+        )
+        return plan_power([task], 0.03, rng=np.random.default_rng(6)).task_noninferior[0]
+
+    once, twice, often = power(1, 0.1), power(2, 0.1), power(32, 0.1)
+    assert once < twice < often
+    se = sqrt((0.02 + 0.1 / 32) / 300)
+    assert often == pytest.approx(norm.cdf(0.03 / se - norm.ppf(0.95)), abs=0.04)
+    assert power(32, 0.0) == pytest.approx(power(1, 0.0), abs=0.03)  # answers that never vary
+
+
+def test_a_plan_may_mix_single_and_repeated_tasks() -> None:
+    single = TaskDesign(name="a", n=400, margin=0.05, p_d=0.05, loss=0.01, critical=True)
+    repeated = TaskDesign(
+        name="b", n=150, margin=0.05, p_d=0.2, loss=0.01, critical=True, noise_p_d=0.15, repeats=8
+    )
+    power = plan_power([single, repeated], 0.5, rng=np.random.default_rng(6))
+    assert power.joint_noninferior == pytest.approx(prod(power.task_noninferior), abs=0.015)
+    assert power.joint_without_detection <= power.joint_noninferior
