@@ -11,7 +11,7 @@ __all__ = ["CompletedRow", "EndpointRow", "LengthRow", "Secondary", "SubgroupRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointRow(Node):
-    """How often answers of one task show a fault: truncated, nothing extracted, stuck in a loop."""
+    """How often answers of one task show a fault: truncated, not extracted (nothing in it to grade), loop."""
 
     task: str
     endpoint: str

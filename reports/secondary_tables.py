@@ -64,17 +64,20 @@ def _unseen(rows: tuple[EndpointRow, ...]) -> list[str]:
     tasks = {
         name: sum(r.endpoint == name and not (r.baseline or r.candidate) for r in rows) for name in names
     }
-    said = [f"{name} {count(n)}" for name, n in tasks.items() if n]
-    return [f"Tasks without any: {', '.join(said)}."] if said else []
+    said = [f"{name} ({count(n)} task{'s' if n > 1 else ''})" for name, n in tasks.items() if n]
+    return [f"Seen in no answer: {', '.join(said)}."] if said else []
 
 
 def _examples(rows: list[EndpointRow]) -> list[str]:
     said = []
     for r in rows:
         if r.examples:
-            more = ", ..." if r.candidate_only > MAX_EXAMPLES else ""
-            said.append(f"{r.endpoint} {', '.join(r.examples[:MAX_EXAMPLES])}{more}")
-    return [f"Only in the candidate: {'; '.join(said)}."] if said else []
+            shown = r.examples[:MAX_EXAMPLES]
+            more = (
+                f" and {count(r.candidate_only - len(shown))} more" if r.candidate_only > len(shown) else ""
+            )
+            said.append(f"{r.endpoint} {', '.join(shown)}{more}")
+    return [f"In the candidate alone: {'; '.join(said)}."] if said else []
 
 
 def _completed(secondary: Secondary) -> list[str]:
@@ -132,10 +135,12 @@ def subgroups(model: ModelReport) -> Table:
     small = _of(model).subgroups_too_small
     left_out = f" {count(small)} smaller ones were left out." if small else ""
     which = (
-        f"the {MAX_SUBGROUPS} of {count(len(rows))} with the smallest p" if len(rows) > MAX_SUBGROUPS else ""
+        f": the {MAX_SUBGROUPS} of {count(len(rows))} with the smallest p"
+        if len(rows) > MAX_SUBGROUPS
+        else ""
     )
     return Table(
-        title=f"Subgroups (exploratory{': ' if which else ''}{which})",
+        title=f"Subgroups (exploratory{which})",
         columns=columns("task:code", "subgroup:code", "n", "delta", "interval", "p", "q"),
         rows=tuple(_subgroup_cells(r) for r in rows[:MAX_SUBGROUPS]),
         caption=f"q: Benjamini-Hochberg over all subgroups; no subgroup decides.{left_out}",

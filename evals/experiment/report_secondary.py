@@ -25,8 +25,8 @@ MAX_BASELINE_EXTRACTION_FAILURE = 0.10
 #: What the reader is told an endpoint is: what the answer was, or had.
 WORDS = {
     "truncation": "truncated",
-    "extraction failure": "nothing extracted",
-    "degenerate repetition": "stuck in a loop",
+    "extraction failure": "not extracted",
+    "degenerate repetition": "loop",
 }
 
 

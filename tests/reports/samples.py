@@ -4,14 +4,18 @@ import dataclasses
 
 from equipoise.reports.model import (
     Arm,
+    Attempt,
+    CompletedRow,
     Control,
     Divergence,
+    EndpointRow,
     ErrorSample,
     Excerpt,
     Exclusion,
     Flip,
     Flips,
     Interval,
+    LengthRow,
     LogprobRow,
     Missing,
     ModelReport,
@@ -25,7 +29,10 @@ from equipoise.reports.model import (
     Provenance,
     Report,
     Run,
+    Secondary,
+    SubgroupRow,
     TaskRow,
+    TrendRow,
 )
 
 TANGO, MOVER = "Tango score", "MOVER over tasks"
@@ -186,6 +193,108 @@ def controls(*, caught: bool = True) -> tuple[Control, ...]:
     return gross, mild
 
 
+def secondary(*, warnings: tuple[str, ...] = ()) -> Secondary:
+    def fault(name: str, endpoint: str, baseline: int, candidate: int, p: float) -> EndpointRow:
+        return EndpointRow(
+            task=name,
+            endpoint=endpoint,
+            n=400,
+            baseline=baseline,
+            candidate=candidate,
+            baseline_rate=baseline / 400,
+            candidate_rate=candidate / 400,
+            baseline_only=0,
+            candidate_only=candidate - baseline,
+            p=p,
+            p_adjusted=min(1.0, 6 * p),
+            method="McNemar test",
+            examples=tuple(f"{name}-{i:05d}" for i in range(17, 17 + min(candidate - baseline, 5))),
+        )
+
+    def subgroup(stratum: str, label: str, n: int, delta: float, p: float) -> SubgroupRow:
+        return SubgroupRow(
+            task="kv_recall",
+            stratum=stratum,
+            label=label,
+            n=n,
+            accuracy_baseline=0.91,
+            accuracy_candidate=0.91 + delta,
+            delta=delta,
+            interval=Interval(lo=delta - 0.031, hi=delta + 0.027, method=TANGO),
+            p=p,
+            p_adjusted=min(1.0, 4 * p),
+        )
+
+    lengths = Interval(lo=1.0123, hi=1.0731, level=0.95, method="ratio of means")
+    return Secondary(
+        warnings=warnings,
+        endpoints=(
+            fault("kv_recall", "truncated", 1, 9, 0.0078),
+            fault("kv_recall", "not extracted", 0, 1, 1.0),
+            fault("kv_recall", "loop", 0, 7, 0.0156),
+            fault("sort", "truncated", 0, 0, 1.0),
+            fault("sort", "not extracted", 0, 0, 1.0),
+            fault("sort", "loop", 0, 0, 1.0),
+        ),
+        completed=(
+            CompletedRow(
+                task="kv_recall",
+                n=391,
+                delta=-0.0051,
+                interval=Interval(lo=-0.0262, hi=0.0149, method=TANGO),
+            ),
+            CompletedRow(task="sort", n=400, delta=0.0025, interval=None),
+        ),
+        lengths=(
+            LengthRow(
+                task="kv_recall",
+                n=400,
+                unknown=0,
+                baseline_mean=19.08,
+                candidate_mean=19.87,
+                ratio=1.0414,
+                interval=lengths,
+                geometric_ratio=1.0021,
+                geometric_interval=Interval(lo=0.9991, hi=1.0052, level=0.95),
+                ended_n=391,
+                ended_ratio=1.0013,
+                ended_interval=Interval(lo=0.9979, hi=1.0046, level=0.95),
+                p=0.0057,
+                p_adjusted=0.0228,
+                method="ratio of means",
+            ),
+            LengthRow(
+                task="sort",
+                n=400,
+                unknown=0,
+                baseline_mean=10.1,
+                candidate_mean=10.1,
+                ratio=1.0,
+                interval=None,
+                geometric_ratio=1.0,
+                p=1.0,
+                p_adjusted=1.0,
+                undefined={"interval": "every item has the same ratio"},
+            ),
+        ),
+        trends=(
+            TrendRow(
+                name="longer prompts", n=1800, p=0.0312, p_loss=0.0156, text="the loss grows with length"
+            ),
+            TrendRow(name="all tasks and lengths", n=1800, p=0.5034, p_loss=0.2517, method="sign flips"),
+        ),
+        subgroups=(
+            subgroup("prompt tokens", "128-255", 92, -0.0217, 0.5),
+            subgroup("prompt tokens", "256-511", 108, 0.0185, 0.5),
+            subgroup("turns", "3", 55, -0.0545, 0.25),
+            subgroup("turns", "4", 61, 0.0, 1.0),
+            subgroup("turns", "5", 60, -0.0167, 1.0),
+            subgroup("turns", "6", 24, 0.0417, 1.0),
+        ),
+        subgroups_too_small=2,
+    )
+
+
 def flips() -> Flips:
     prompt = "key 17 = 4921; key 3 = 1180; " * 20 + "what is key 17?"
 
@@ -238,6 +347,7 @@ def model(
         ),
         "missing": (Missing(arm="A1", planned=1800, missing=0), Missing(arm="B", planned=1800, missing=0)),
         "flips": flips(),
+        "secondary": secondary(),
     }
     return ModelReport(**(values | more))
 
@@ -255,6 +365,10 @@ def run(state: str, verdict: str | None, exit_code: int, headline: str, **more) 
         "pairs": 3600,
         "suite_margin": 0.025,
         "smallest_detectable_loss": 0.0182,
+        "attempts": ()
+        if verdict is None
+        else (attempt("embedded-20260101-101500", 1, "2026-01-01T10:15:02+00:00", verdict, current=True),),
+        "attempts_bound": None if verdict is None else 0.05,
         "limits": (
             "It was measured on CPU: this says nothing about the GPU kernels of a production server.",
             "Losses smaller than the margin are not excluded.",
@@ -262,6 +376,25 @@ def run(state: str, verdict: str | None, exit_code: int, headline: str, **more) 
         ),
     }
     return Run(**(values | more))
+
+
+def attempt(run_id: str, number: int | None, registered: str, outcome: str, **more) -> Attempt:
+    values = {
+        "model": "kimi-tiny",
+        "run_id": run_id,
+        "number": number,
+        "registered": registered,
+        "plan_hash": "4f1e0c9b7a6d5e4f3a2b1c0d9e8f7a6b",
+        "outcome": outcome,
+        "alpha": 0.05,
+    }
+    return Attempt(**(values | more))
+
+
+EARLIER_ATTEMPTS = (
+    attempt("embedded-20251203-090000", None, "2025-12-03T09:01:12+00:00", "SIGNED OFF"),
+    attempt("embedded-20251229-170000", 1, "2025-12-29T17:01:12+00:00", "unfinished"),
+)
 
 
 def provenance() -> Provenance:
@@ -403,7 +536,26 @@ def inconclusive() -> Report:
     head = "a loss of more than 5.00 points on kv_recall cannot be excluded"
     return Report(
         run=run(
-            "final", "INCONCLUSIVE", 3, head, would_decide=(decide,), reasons=("kv_recall is INCONCLUSIVE",)
+            "final",
+            "INCONCLUSIVE",
+            3,
+            head,
+            would_decide=(decide,),
+            reasons=("kv_recall is INCONCLUSIVE",),
+            attempts=(
+                *EARLIER_ATTEMPTS,
+                attempt(
+                    "embedded-20260101-101500",
+                    2,
+                    "2026-01-01T10:15:02+00:00",
+                    "INCONCLUSIVE",
+                    plan_hash="77aa0c9b7a6d5e4f3a2b1c0d9e8f7a6b",
+                    alpha=0.025,
+                    current=True,
+                ),
+            ),
+            max_attempts=2,
+            attempts_bound=0.075,
         ),
         models=(one,),
         provenance=provenance(),
@@ -431,6 +583,12 @@ def invalid() -> Report:
         pooled(-0.002, "INVALID", smallest_detectable_loss=None),
         controls=controls(caught=False),
         worst_case_verdict="DEGRADED",
+        secondary=secondary(
+            warnings=(
+                "kv_recall: the grader found nothing in 34.2% of the baseline's answers; the grader or the "
+                "prompt may not fit",
+            )
+        ),
         missing=(Missing(arm="A1", planned=1800, missing=0), Missing(arm="B", planned=1800, missing=187)),
         exclusions=(Exclusion(task="kv_recall", arm="B", reason="time-out after 4 attempts", count=187),),
         errors_total=187,
@@ -475,6 +633,7 @@ def incomplete() -> Report:
         None,
         controls=(),
         flips=None,
+        secondary=None,
         noise_floor=None,
         power=None,
         logprobs=(),
