@@ -54,12 +54,14 @@ def attempts(run: Run) -> Table:
     shown = run.attempts if any(not a.current for a in run.attempts) else ()
     return Table(
         title="Attempts at this candidate",
-        columns=columns("model:code", "run:code", "registered:word", "plan:code", "outcome:word", "alpha"),
+        columns=columns(
+            "model:code", "run:code", "registered (UTC):word", "plan:code", "outcome:word", "alpha"
+        ),
         rows=tuple(
             (
                 a.model,
                 f"{a.run_id} (this run)" if a.current else a.run_id,
-                a.registered,
+                a.registered[:16].replace("T", " "),
                 a.plan_hash[:12],
                 a.outcome,
                 f"{a.alpha:.3g}",

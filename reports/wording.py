@@ -59,7 +59,7 @@ def verdict_sentences(report: Report) -> tuple[str, ...]:
     if (more := len(run.would_decide) - MAX_WOULD_DECIDE) > 0:
         said.append(f"And {count(more)} more, listed by task.")
     if any(not a.current for a in run.attempts):
-        said.append(_sentence(attempt_words(run)).capitalize())
+        said.append(_sentence(attempt_words(run).replace("attempt", "Attempt", 1)))
     if run.state == "incomplete":
         said.append("This run has not finished: nothing is decided, and its numbers will change.")
     return tuple(said)
