@@ -198,6 +198,12 @@ def test_a_run_survives_ctrl_c_kill_9_and_a_dead_server_and_ends_with_a_verdict(
     assert row.delta_nll_nats not in (None, 0.0)  # FP8 is not BF16 under another name
     assert row.noise_nats is not None
     assert row.noise_nats < 0.01
+    assert row.kl is not None
+    assert row.kl.noise_nats is not None
+    assert row.kl.kl_nats is not None
+    assert (row.kl.tokens, row.kl.tokens_without_lists) == (row.tokens, 0)
+    assert row.kl.noise_nats < row.kl.kl_nats
+    assert 0.0 < row.kl.truncated_baseline_mean < 1e-3
     answers = {
         (s.key.arm, s.key.item_id): [o.text for o in s.outputs] for s in samples if s.key.task != "logprob"
     }
