@@ -134,13 +134,9 @@ def subgroups(model: ModelReport) -> Table:
     rows = sorted(_of(model).subgroups, key=lambda r: 2.0 if r.p is None else r.p)
     small = _of(model).subgroups_too_small
     left_out = f" {count(small)} smaller ones were left out." if small else ""
-    which = (
-        f": the {MAX_SUBGROUPS} of {count(len(rows))} with the smallest p"
-        if len(rows) > MAX_SUBGROUPS
-        else ""
-    )
+    which = f": the {MAX_SUBGROUPS} of {count(len(rows))} with the smallest p"
     return Table(
-        title=f"Subgroups (exploratory{which})",
+        title=f"Subgroups (exploratory{which if len(rows) > MAX_SUBGROUPS else ''})",
         columns=columns("task:code", "subgroup:code", "n", "delta", "interval", "p", "q"),
         rows=tuple(_subgroup_cells(r) for r in rows[:MAX_SUBGROUPS]),
         caption=f"q: Benjamini-Hochberg over all subgroups; no subgroup decides.{left_out}",
