@@ -8,6 +8,7 @@ import click
 
 from equipoise import __version__
 from equipoise.evals.cli.compare import compare
+from equipoise.evals.cli.ledger import ledger
 from equipoise.evals.cli.plan import plan
 from equipoise.evals.cli.run import report, run
 from equipoise.evals.cli.seeds import seeds
@@ -23,5 +24,5 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, compare, plan, stats, serve, doctor, seeds):
+for command in (run, report, compare, plan, ledger, stats, serve, doctor, seeds):
     main.add_command(command)

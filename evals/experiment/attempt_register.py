@@ -28,7 +28,7 @@ from equipoise.evals.ledger import (
 from equipoise.evals.plan import Plan
 from equipoise.evals.types import ArmRole
 
-__all__ = ["AttemptRegister", "ledger_beside", "recorded_attempts", "withdraw"]
+__all__ = ["CLOSED_RECORD", "AttemptRegister", "ledger_beside", "recorded_attempts", "withdraw"]
 
 CLOSED_RECORD = "attempt closed"
 
@@ -210,6 +210,7 @@ class AttemptRegister:
             {
                 "model": model,
                 "attempts": to_record(attempts),
+                "ledger": self.ledger.attempts()[0].sha256,  # names the ledger: its first line
                 "arms": {n: s.digest for n, s in arms.items()} or known.get("arms", {}),
                 "served": {n: s.facts for n, s in arms.items()} or known.get("served", {}),
             },

@@ -79,7 +79,7 @@ def run_section(
             *_would_decide(models),
             *(f"{name}: {attempts[name].remedy(asked=True)}" for name in sorted(withheld)),
         ),
-        limits=(*_limits(plan, evidence, device), *_limits_of_looks(stops)),
+        limits=(*_limits(plan, evidence, device), *_limits_of_looks(stops), *_limits_of_attempts(attempts)),
         attempts=attempt_rows(verdict, attempts, run_id=run_id, plan_hash=journal.metadata.plan_hash),
         max_attempts=plan.decision.max_attempts,
         attempts_bound=max((a.bound for a in attempts.values()), default=None),
@@ -143,6 +143,12 @@ def _would_decide(models: Sequence[ModelReport]) -> tuple[str, ...]:
             rows.append(("the pooled mean", model.pooled))  # type: ignore[arg-type]  # same fields
         found += [f"{model.name}, {name}: {row.would_decide}" for name, row in rows if row.would_decide]
     return tuple(found)
+
+
+def _limits_of_attempts(attempts: Mapping[str, Attempts]) -> list[str]:
+    if attempts:
+        return []
+    return ["no ledger was kept: how often this candidate was tried before is not known"]
 
 
 def _limits(plan: Plan, evidence: Sequence[SuiteEvidence], device: str) -> tuple[str, ...]:
