@@ -1,6 +1,6 @@
 """One arm against another on one task: estimate, tests, truncation, and what missing answers could change."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan, sqrt
 
 import numpy as np
@@ -15,10 +15,14 @@ from equipoise.evals.statistics.detectable import (
     detectable_at_standard_error,
     smallest_detectable_loss,
 )
+from equipoise.evals.statistics.fixed_benchmark import FixedBenchmarkResult
 from equipoise.evals.statistics.mcnemar import McNemarResult, mcnemar_test
 from equipoise.evals.statistics.newcombe import NewcombeInterval, newcombe_interval
 from equipoise.evals.statistics.primary import difference_test, estimate_delta
+from equipoise.evals.statistics.size_control import size_controlled_alpha
 from equipoise.evals.statistics.tango import tango_delta_limits
+from equipoise.evals.statistics.variance_components import variance_components
+from equipoise.evals.statistics.variance_components import variance_components
 from equipoise.evals.types import FloatArray, PairedTable
 
 __all__ = ["Levels", "compare_arms", "item_differences"]
@@ -26,10 +30,21 @@ __all__ = ["Levels", "compare_arms", "item_differences"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """One-sided error rates: ``alpha`` of the limits, ``nogo_alpha`` what is left for "degraded"."""
+    """One-sided error rates.
+
+    Attributes
+    ----------
+    alpha
+        Of each limit.
+    nogo_alpha
+        What looks have left for "degraded"; None if the plan registered none.
+    control_size
+        Lower alpha, where each item has one 0/1 score, until the exact size of the test is at most alpha.
+    """
 
     alpha: float
-    nogo_alpha: float | None = None  # None: no look has spent any
+    nogo_alpha: float | None = None
+    control_size: bool = False
 
 
 def compare_arms(
@@ -48,6 +63,8 @@ def compare_arms(
     if table.n == 0:
         return None
     clusters = _clusters(table)
+    if levels.control_size and clusters is None and _is_binary(table):
+        levels = replace(levels, alpha=size_controlled_alpha(table.n, margin, levels.alpha))
     try:
         estimate = estimate_delta(
             table.baseline, table.candidate, margin=margin, alpha=levels.alpha, rng=rng, clusters=clusters
@@ -84,7 +101,16 @@ def compare_arms(
         truncation=_truncation(table, margin, levels, clusters, rng),
         missing=_missing_bounds(table, estimate, levels, clusters, rng),
         detectable=_detectable(difference, clusters, binary=mcnemar is not None),
+        within_share=_within_share(table, estimate),
     )
+
+
+def _within_share(table: PairedTable, estimate: DeltaEstimate) -> float | None:
+    if isinstance(estimate, FixedBenchmarkResult):
+        return 1.0  # its items are all there are: only the sampling of answers varies
+    if table.n < 2 or min(table.baseline.shape[1], table.candidate.shape[1]) < 2:
+        return None
+    return variance_components(table.baseline, table.candidate).within_share
 
 
 def item_differences(table: PairedTable) -> FloatArray:
@@ -116,6 +142,13 @@ def _nogo_upper(
         rng=rng,
         clusters=clusters,
     ).upper
+
+
+def _within_share(table: PairedTable, clusters: npt.NDArray[np.str_] | None) -> float | None:
+    """Known from repeats of items that stand alone; clusters hold variance that repeats do not shrink."""
+    if clusters is not None or table.n < 2 or min(table.baseline.shape[1], table.candidate.shape[1]) < 2:
+        return None
+    return variance_components(table.baseline, table.candidate).within_share
 
 
 def _is_binary(table: PairedTable) -> bool:

@@ -65,14 +65,14 @@ class UnitsToDecide:
 
     @property
     def advice(self) -> str:
-        """One sentence for a person."""
+        """What would decide, in words; or why nothing would."""
         if self.advised_items is None or self.advised_repeats is None:
             return self.reason
         if self.advised_repeats == self.repeats_asked:
-            return f"about {self.advised_items:,} items would decide"
+            return f"about {self.advised_items:,} items"
         if self.advised_items == self.n:
-            return f"about {self.advised_repeats:,} repeats of the same items would decide"
-        return f"about {self.advised_items:,} items with {self.advised_repeats:,} repeats each would decide"
+            return f"about {self.advised_repeats:,} repeats of the same items"
+        return f"about {self.advised_items:,} items with {self.advised_repeats:,} repeats each"
 
 
 def units_to_decide(
@@ -112,9 +112,9 @@ def units_to_decide(
     items = alone = advised_items = advised_repeats = None
     reason = ""
     if not (isfinite(half_width) and isfinite(room)):
-        reason = "the estimate has no finite limits, so no size can be said"
+        reason = "no number can be said: the estimate has no finite limits"
     elif room == 0.0:
-        reason = "the difference seen is at the margin itself: no number of items would decide"
+        reason = "the difference seen is at the margin itself: no number of items"
     else:
         z = float(norm.ppf(1.0 - estimate.alpha))
         # How many times smaller the variance must become.
@@ -124,7 +124,7 @@ def units_to_decide(
         alone = _repeats_alone(factor, share, repeats) if within_share is not None else None
         advised_repeats, advised_items = _advised(estimate.n, repeats, factor, share, alone)
         if advised_items is None:
-            reason = "the difference seen is too near the margin for any feasible number of items to decide"
+            reason = "no feasible number of items: the difference seen is too near the margin"
     return UnitsToDecide(
         n=estimate.n,
         repeats_asked=repeats,

@@ -86,7 +86,7 @@ def test_a_benchmark_whose_items_are_all_there_are_is_decided_by_repeats() -> No
     assert (found.advised_items, found.advised_repeats) == (30, found.repeats)
     assert found.repeats is not None
     assert found.repeats > 4
-    assert found.advice == f"about {found.repeats} repeats of the same items would decide"
+    assert found.advice == f"about {found.repeats} repeats of the same items"
 
 
 def test_without_a_known_within_item_share_only_items_are_advised() -> None:
