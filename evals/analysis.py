@@ -58,6 +58,7 @@ def analyse(
     alpha: float,
     rng: np.random.Generator,
     nogo_alpha: float | None = None,
+    control_size: bool = False,
     logprobs: Sequence[LogprobTables] = (),
     parity_violations: Sequence[str] = (),
 ) -> SuiteEvidence:
@@ -75,6 +76,8 @@ def analyse(
         Source of the resamples.
     nogo_alpha
         One-sided alpha that looks have left for "degraded"; None if the plan registered no looks.
+    control_size
+        Lower alpha of each 0/1 task until its exact size is at most alpha.
     logprobs
         The plan's teacher-forced tasks.
     parity_violations
@@ -94,7 +97,7 @@ def analyse(
             )
     if not tasks:
         raise EquipoiseError(f"model {model!r}: no accuracy task to analyse; give the plan at least one")
-    levels = Levels(alpha=alpha, nogo_alpha=nogo_alpha)
+    levels = Levels(alpha=alpha, nogo_alpha=nogo_alpha, control_size=control_size)
     evidence = tuple(_analyse_task(t, levels, rng) for t in tasks)
     roles = frozenset(role for _, tables in role_tables for role in tables)
     pooled = {

@@ -22,7 +22,6 @@ from equipoise.evals.statistics.primary import difference_test, estimate_delta
 from equipoise.evals.statistics.size_control import size_controlled_alpha
 from equipoise.evals.statistics.tango import tango_delta_limits
 from equipoise.evals.statistics.variance_components import variance_components
-from equipoise.evals.statistics.variance_components import variance_components
 from equipoise.evals.types import FloatArray, PairedTable
 
 __all__ = ["Levels", "compare_arms", "item_differences"]
@@ -142,13 +141,6 @@ def _nogo_upper(
         rng=rng,
         clusters=clusters,
     ).upper
-
-
-def _within_share(table: PairedTable, clusters: npt.NDArray[np.str_] | None) -> float | None:
-    """Known from repeats of items that stand alone; clusters hold variance that repeats do not shrink."""
-    if clusters is not None or table.n < 2 or min(table.baseline.shape[1], table.candidate.shape[1]) < 2:
-        return None
-    return variance_components(table.baseline, table.candidate).within_share
 
 
 def _is_binary(table: PairedTable) -> bool:

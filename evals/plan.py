@@ -105,10 +105,12 @@ class DecisionSpec(_Strict):
     """The thresholds of the decision; see evals/policy.py for the rules.
 
     ``max_attempts`` is how often this candidate may be tried; every test runs at ``effective_alpha``.
+    ``control_size`` lowers the level of each right-or-wrong task until its exact size is at most that.
     """
 
     alpha: float = Field(default=0.05, gt=0, le=0.2)
     max_attempts: int = Field(default=1, ge=1, le=100)
+    control_size: bool = False
     suite_margin: Fraction
     assumed_loss: float = Field(default=0.0, ge=0, lt=1)
     min_joint_power: float = Field(default=0.85, ge=0, lt=1)

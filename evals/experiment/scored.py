@@ -121,6 +121,7 @@ def evidence_of(
         alpha=plan.decision.effective_alpha,
         rng=np.random.default_rng(plan.seeds.bootstrap),
         nogo_alpha=nogo_alpha,
+        control_size=plan.decision.control_size,
         logprobs=logprobs,
         parity_violations=_prompt_violations(questions, data, baseline, others),
     )

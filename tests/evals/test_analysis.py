@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from paired_arms import evidence_of, logprob_tables, paired_table, task_tables
+from scipy.stats import norm
 
 from equipoise.evals.comparison import Levels, compare_arms
 from equipoise.evals.errors import EquipoiseError
 from equipoise.evals.evidence import Comparison
 from equipoise.evals.statistics.mcnemar import mcnemar_test
+from equipoise.evals.statistics.size_control import size_controlled_alpha, worst_case_size
 from equipoise.evals.statistics.tango import TangoResult, tango_test
 from equipoise.evals.types import ArmRole, PairedTable
 
@@ -201,3 +203,15 @@ def test_a_score_outside_the_unit_interval_is_refused_by_task() -> None:
     table = paired_table("sums", 1, 1, n=10)
     with pytest.raises(EquipoiseError, match=r"task 'sums', B against A1"):
         compared(replace(table, baseline=table.baseline * 2.0))
+
+
+def test_a_plan_may_hold_the_exact_size_at_alpha() -> None:
+    table = paired_table("t", 2, 0, n=133)
+    nominal = compare_arms(table, 0.02, Levels(alpha=0.05), np.random.default_rng(1))
+    held = compare_arms(table, 0.02, Levels(alpha=0.05, control_size=True), np.random.default_rng(1))
+    assert nominal is not None
+    assert held is not None
+    assert held.estimate.alpha == size_controlled_alpha(133, 0.02, 0.05) < 0.05
+    assert held.estimate.lower < nominal.estimate.lower
+    z = float(norm.isf(held.estimate.alpha))
+    assert worst_case_size(133, 0.02, z=z).worst_size <= 0.05 < worst_case_size(133, 0.02).worst_size
