@@ -33,4 +33,4 @@ class Addition(SingleTurnTask):
         digits = rng.choice(self.digits)
         a, b = rng.randrange(10**digits), rng.randrange(10**digits)
         question = f"A:{a:0{digits}d}+{b:0{digits}d}"
-        return Draw(turns=((question, str(a + b)[::-1]),), split_key=question)
+        return Draw(turns=((question, str(a + b)[::-1]),), split_key=question, strata={"digits": str(digits)})

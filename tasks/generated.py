@@ -2,8 +2,8 @@
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from equipoise.evals.types import (
@@ -28,11 +28,13 @@ _MAX_TRIES_PER_ITEM = 1_000
 class Draw:
     """One generated conversation: ``turns`` are (question, right answer) pairs.
 
-    ``split_key`` decides between training and evaluation (see ``heldout``).
+    ``split_key`` decides between training and evaluation (see ``heldout``); ``strata`` says what kind of
+    item it is, for exploration by subgroup.
     """
 
     turns: tuple[tuple[str, str], ...]
     split_key: str
+    strata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ class SingleTurnTask(GeneratedTask):
                     target=answer,
                     content_hash=content_hash(self.name, question, answer),
                     cluster_id=f"{self.name}-{seed}-{index:05d}",
+                    strata=drawn.strata,
                 )
             )
         return items

@@ -48,4 +48,7 @@ class KvRetrieval(SingleTurnTask):
         table = {key: f"{rng.randrange(100):02d}" for key in keys}
         asked = rng.choice(keys)
         text = table_text(table)
-        return Draw(turns=((f"{text}?{asked}", table[asked]),), split_key=text)
+        third = ("first", "middle", "last")[3 * keys.index(asked) // len(keys)]
+        return Draw(
+            turns=((f"{text}?{asked}", table[asked]),), split_key=text, strata={"depth": f"{third} third"}
+        )

@@ -311,3 +311,13 @@ class TestLogprob:
         score = self.task.score(item, sample(item, reply("x"), output))
         assert (score.value, score.status) == (None, ScoreStatus.ERRORED)
         assert str(item.inputs["scored"][0]) in score.reason
+
+
+def test_items_say_where_in_the_table_and_how_long_the_numbers_are() -> None:
+    for item in KvRetrieval().items(60, 1):
+        table, asked = item.inputs["question"].removeprefix("K:").split(";?")
+        keys = [pair.split("=")[0] for pair in table.split(";")]
+        third = ("first", "middle", "last")[3 * keys.index(asked) // len(keys)]
+        assert item.strata == {"depth": f"{third} third"}
+    for item in Addition().items(60, 1):
+        assert item.strata == {"digits": str(len(item.inputs["question"]) // 2 - 1)}
