@@ -30,6 +30,7 @@ __all__ = [
     "decide_at_look",
     "items_at",
     "levels_of",
+    "with_fixed_veto",
     "without_passes",
 ]
 
@@ -147,12 +148,39 @@ def without_passes(verdict: RunVerdict, stopped: Mapping[str, str]) -> RunVerdic
     stopped
         Model -> at which look it stopped, in words.
     """
-    models = tuple(_without_passes(m, stopped[m.model]) if m.model in stopped else m for m in verdict.models)
+    return _worst_of(
+        [_without_passes(m, stopped[m.model]) if m.model in stopped else m for m in verdict.models]
+    )
+
+
+def with_fixed_veto(verdict: RunVerdict, evidence: Sequence[SuiteEvidence]) -> RunVerdict:
+    """The verdict at the end of a plan with looks: it signs off nothing that the same plan without would not.
+
+    Looks leave less than alpha for "degraded" at the end. A supporting task that is degraded at alpha, but
+    not at what is left, is not called so; but nothing is signed off over it either.
+    """
+    models = []
+    for model, shown in zip(verdict.models, evidence, strict=True):
+        vetoes = [
+            f"{t.task}: degraded at the level of a plan without looks (delta at most "
+            f"{c.estimate.upper:+.4f}), though not at what the looks have left of it"
+            for t in shown.tasks
+            if (c := t.primary) is not None and c.estimate.upper < -t.margin
+        ]
+        if vetoes and model.outcome is Outcome.SIGNED_OFF:
+            outcome, reasons = Outcome.INCONCLUSIVE, tuple(vetoes)
+            models.append(replace(model, outcome=outcome, indistinguishable=False, reasons=reasons))
+        else:
+            models.append(model)
+    return _worst_of(models)
+
+
+def _worst_of(models: Sequence[SuiteVerdict]) -> RunVerdict:
     order = list(Outcome)
     return RunVerdict(
         outcome=min((m.outcome for m in models), key=order.index),
         indistinguishable=all(m.indistinguishable for m in models),
-        models=models,
+        models=tuple(models),
     )
 
 

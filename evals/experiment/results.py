@@ -15,7 +15,7 @@ from equipoise.evals.experiment.report_run import not_asked, provenance, run_sec
 from equipoise.evals.experiment.scored import evidence_of, planned_samples, read_model
 from equipoise.evals.experiment.staging import early_stop, evidence_at_stop, final_nogo_alpha
 from equipoise.evals.journal import Journal
-from equipoise.evals.looks import without_passes
+from equipoise.evals.looks import with_fixed_veto, without_passes
 from equipoise.evals.plan import Plan, hash_of
 from equipoise.evals.policy import decide, policy_of
 from equipoise.reports.model import Report
@@ -86,6 +86,8 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         used.append(seen)
     attempts = recorded_attempts(journal)
     verdict = apply_attempts(decide(evidence, policy_of(plan)), attempts)
+    if plan.looks is not None:
+        verdict = with_fixed_veto(verdict, evidence)
     verdict = without_passes(verdict, {model: stop.where for model, (stop, _) in stops.items()})
     models = tuple(
         model_report(plan, stops[d.model][1].seen if d.model in stops else questions, e, v, d)

@@ -16,6 +16,7 @@ from equipoise.evals.looks import (
     decide_at_look,
     items_at,
     levels_of,
+    with_fixed_veto,
     without_passes,
 )
 from equipoise.evals.plan import LooksSpec, Plan, parse_plan
@@ -266,6 +267,25 @@ def test_what_a_stopped_run_reports_has_no_passed_label() -> None:
     assert {v.label for v in (*model.tasks, model.pooled)} == {TaskLabel.INCONCLUSIVE}
     assert {v.worst_case_label for v in (*model.tasks, model.pooled)} == {TaskLabel.INCONCLUSIVE}
     assert without_passes(verdict, {}) == verdict
+
+
+def test_looks_sign_off_nothing_that_the_fixed_design_would_not() -> None:
+    """A supporting task that is degraded at alpha but not at what the looks have left."""
+    plan = plan_with()
+    left = levels(plan).nogo_alpha(levels(plan).end)
+    b = next(b for b in range(30, 90) if tango_delta_limits(b, 4, 400, 0.95)[1] < -0.05)
+    tables = [task_tables("one", {B: (0, 40)}), task_tables("two", {B: (b, 4)})]
+    evidence = [
+        analyse("m", tables, suite_margin=0.09, alpha=0.05, rng=np.random.default_rng(1), nogo_alpha=alpha)
+        for alpha in (None, left)
+    ]
+    policy = replace(policy_of(plan), require_control=False)
+    fixed, looked = (decide([e], policy) for e in evidence)
+    assert fixed.outcome is Outcome.DEGRADED
+    assert looked.outcome is Outcome.SIGNED_OFF, "what the veto is for"
+    vetoed = with_fixed_veto(looked, [evidence[1]])
+    assert (vetoed.outcome, vetoed.indistinguishable) == (Outcome.INCONCLUSIVE, False)
+    assert vetoed.models[0].reasons[0].startswith("two: degraded at the level of a plan without looks")
 
 
 # -- items -----------------------------------------------------------------------------------
