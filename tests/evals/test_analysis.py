@@ -13,7 +13,7 @@ from equipoise.evals.evidence import Comparison
 from equipoise.evals.statistics.mcnemar import mcnemar_test
 from equipoise.evals.statistics.size_control import size_controlled_alpha, worst_case_size
 from equipoise.evals.statistics.tango import TangoResult, tango_test
-from equipoise.evals.types import ArmRole, PairedTable
+from equipoise.evals.types import ArmAnswers, ArmRole, PairedTable
 
 
 def compared(table: PairedTable, nogo_alpha: float | None = None) -> Comparison:
@@ -215,3 +215,22 @@ def test_a_plan_may_hold_the_exact_size_at_alpha() -> None:
     assert held.estimate.lower < nominal.estimate.lower
     z = float(norm.isf(held.estimate.alpha))
     assert worst_case_size(133, 0.02, z=z).worst_size <= 0.05 < worst_case_size(133, 0.02).worst_size
+
+
+def test_what_is_explored_changes_no_primary_result() -> None:
+    scores = np.random.default_rng(8)
+    base, cand = (scores.random((150, 8)) < 0.8).astype(float), (scores.random((150, 8)) < 0.8).astype(float)
+    plain = replace(paired_table("one", 0, 0, n=150), baseline=base, candidate=cand)
+    told = replace(
+        plain,
+        strata={"subject": ("law", "art") * 75},
+        prompt_tokens=np.arange(150.0) + 1.0,
+        candidate_answers=ArmAnswers(degenerate=base > cand),
+        baseline_answers=ArmAnswers(degenerate=base < cand),
+    )
+    bare, rich = (evidence_of(task_tables("one", {ArmRole.CANDIDATE: t})) for t in (plain, told))
+    assert bare.exploration is not None
+    assert rich.exploration is not None
+    assert len(rich.exploration.subgroups.rows) > len(bare.exploration.subgroups.rows) == 0
+    # by text, because undefined values are NaN and NaN is not equal to itself
+    assert repr((rich.tasks, rich.pooled)) == repr((bare.tasks, bare.pooled))
