@@ -79,8 +79,11 @@ class ArmSpec(_Strict):
 
 
 class TaskSpec(_Strict):
-    """One task of the plan. ``p_d`` is the share of discordant pairs assumed for the power.
+    """One task of the plan.
 
+    ``p_d`` is the share of discordant pairs assumed for the power: of single answers, candidate against
+    baseline (for graded scores their mean squared difference); ``noise_p_d`` the same of the baseline asked
+    twice, the part that repeats shrink.
     ``repeats`` asks every item so many times in every arm. ``temperature`` and ``top_p`` replace the
     task's own sampling (greedy), the same in every arm; without them repeats show only the server's noise.
     ``max_kl_nats`` asks a teacher-forced task for a mean KL below it too. Lists of likely tokens that are not
@@ -99,6 +102,7 @@ class TaskSpec(_Strict):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     p_d: Fraction = 0.045
+    noise_p_d: float = Field(default=0.0, ge=0, lt=0.5)
 
 
 class DecisionSpec(_Strict):
