@@ -17,6 +17,7 @@ from equipoise.evals.statistics.limits import (
     has_no_spread,
     limits_without_spread,
     undefined_limits,
+    with_score_limits,
 )
 from equipoise.evals.statistics.resample import distinct_rows, resampled_totals
 from equipoise.evals.statistics.scores import check_margin, item_difference, paired_scores
@@ -50,7 +51,7 @@ class BootstrapTResult:
         P-values against "loss >= margin" and "abs(loss) >= margin": the share of resamples whose limit
         reaches the margin, counting the data as one resample. At most alpha exactly where the limit holds.
     fallback
-        Empty, or why the limits are Tango's on fractional counts.
+        Empty, or why a limit is Tango's: on fractional counts, or at the effective number of pairs.
     reason
         Empty, or why there are no limits.
     """
@@ -110,7 +111,9 @@ def bootstrap_t(
     -------
     BootstrapTResult
         One cluster gives NaN limits and a reason. Where every item (or cluster) changed alike there is
-        nothing to resample: Tango's limits on fractional counts stand in, and ``fallback`` says so.
+        nothing to resample: Tango's limits on fractional counts stand in, and ``fallback`` says so. For
+        single right-or-wrong answers in clusters the limits are no narrower than Tango's at the effective
+        number of pairs, as in :func:`~equipoise.evals.statistics.cluster.cluster_t`.
 
     Raises
     ------
@@ -215,13 +218,14 @@ def _bootstrap_limits(
     limits = delta - pivots * se
     ordered = np.partition(limits, (beyond, resamples - 1 - beyond))
     noninferiority_p = _share(limits <= -margin)
-    return Limits(
+    result = Limits(
         standard_error=se,
         lower=max(-1.0, float(ordered[beyond])),
         upper=min(1.0, float(ordered[resamples - 1 - beyond])),
         noninferiority_p=noninferiority_p,
         equivalence_p=max(noninferiority_p, _share(limits >= margin)),
     )
+    return result if clusters is None else with_score_limits(result, d, margin=margin, alpha=alpha)
 
 
 def _resamples_beyond(resamples: int, alpha: float) -> int:

@@ -17,6 +17,7 @@ from equipoise.evals.statistics.limits import (
     has_no_spread,
     limits_without_spread,
     undefined_limits,
+    with_score_limits,
 )
 from equipoise.evals.statistics.scores import check_difference, check_margin
 
@@ -44,7 +45,7 @@ class ClusterTResult:
     noninferiority_p, equivalence_p
         P-values against "loss >= margin" and "abs(loss) >= margin"; NaN where the limits are.
     fallback
-        Empty, or why the limits are Tango's on fractional counts.
+        Empty, or why a limit is Tango's: on fractional counts, or at the effective number of pairs.
     reason
         Empty, or why there are no limits.
     """
@@ -88,7 +89,9 @@ def cluster_t(
     -------
     ClusterTResult
         One cluster gives NaN limits and a reason. Clusters that all changed alike give no spread, from
-        which a t interval would conclude certainty: Tango's limits on fractional counts stand in.
+        which a t interval would conclude certainty: Tango's limits on fractional counts stand in. For single
+        right-or-wrong answers (all differences -1, 0 or 1) the limits are no narrower than Tango's at the
+        effective number of pairs: t alone is too sure when few pairs are discordant.
 
     Raises
     ------
@@ -155,20 +158,25 @@ def cluster_index(clusters: ArrayLike | Sequence[Any], n: int) -> tuple[NDArray[
     ValueError
         If there are not ``n`` labels, or a label is None, empty or NaN.
     """
-    labels = clusters.tolist() if isinstance(clusters, np.ndarray) else list(clusters)  # type: ignore[arg-type]
-    if len(labels) != n:
-        raise ValueError(f"need one cluster label per item: got {len(labels)} labels for {n} items")
+    remedy = "give it the id of its document or, if it shares none, a label of its own"
+    return label_index(clusters, n, kind="cluster", remedy=remedy)
+
+
+def label_index(
+    labels: ArrayLike | Sequence[Any], n: int, *, kind: str, remedy: str
+) -> tuple[NDArray[np.intp], int]:
+    """Number labels in order of appearance; ``kind`` and ``remedy`` word the errors of missing ones."""
+    listed = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)  # type: ignore[arg-type]
+    if len(listed) != n:
+        raise ValueError(f"need one {kind} label per item: got {len(listed)} labels for {n} items")
     # A dictionary, not np.unique: labels may mix types, which numpy would turn into one kind of text.
     numbers: dict[Any, int] = {}
-    index = np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.intp)
+    index = np.array([numbers.setdefault(label, len(numbers)) for label in listed], dtype=np.intp)
     for label in numbers:
         # NaN is the one label that differs from itself.
         if label is None or label == "" or label != label:  # noqa: PLR0124
             item = int(np.flatnonzero(index == numbers[label])[0])
-            raise ValueError(
-                f"item {item} has no cluster (its label is {label!r}); give it the id of its document or, if "
-                "it shares none, a label of its own"
-            )
+            raise ValueError(f"item {item} has no {kind} (its label is {label!r}); {remedy}")
     return index, len(numbers)
 
 
@@ -192,13 +200,14 @@ def _t_limits(
     law = student_t(count - 1)
     reach = float(law.isf(alpha)) * se
     noninferiority_p = float(law.sf((delta + margin) / se))
-    return Limits(
+    limits = Limits(
         standard_error=se,
         lower=max(-1.0, delta - reach),
         upper=min(1.0, delta + reach),
         noninferiority_p=noninferiority_p,
         equivalence_p=max(noninferiority_p, float(law.cdf((delta - margin) / se))),
     )
+    return with_score_limits(limits, d, margin=margin, alpha=alpha)
 
 
 def _robust_se(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:

@@ -3,19 +3,30 @@
 With zero estimated standard error a t or bootstrap interval collapses to a point. Tango's score interval on
 fractional counts does not: a score is taken as the chance of a right answer, so that ``b`` is the sum of the
 losses and ``c`` the sum of the gains. Since ``abs(D) <= 1`` its variance bounds that of any such scores.
+
+Short of that, few discordant pairs give too small a standard error exactly when they give too high a mean. For
+single right-or-wrong answers in clusters, Tango's limits at the effective number of pairs guard against it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
-from equipoise.evals.statistics.tango import tango_test
+from equipoise.evals.statistics.tango import tango_delta_limits, tango_statistic, tango_test
 
-__all__ = ["ONE_CLUSTER", "Limits", "has_no_spread", "limits_without_spread", "undefined_limits"]
+__all__ = [
+    "ONE_CLUSTER",
+    "Limits",
+    "has_no_spread",
+    "limits_without_spread",
+    "undefined_limits",
+    "with_score_limits",
+]
 
 ONE_CLUSTER = "all items share one cluster: nothing shows how much clusters differ"
 # Differences are rounded at 1e-12 and lie in [-1, 1].
@@ -78,4 +89,45 @@ def limits_without_spread(
             f"every {unit} changed alike, so the spread between {unit}s is zero; the limits are Tango's on "
             f"fractional counts (lost {lost:g}, gained {gained:g} of {units} {unit}s)"
         ),
+    )
+
+
+def with_score_limits(
+    limits: Limits, difference: NDArray[np.float64], *, margin: float, alpha: float
+) -> Limits:
+    """The limits, no narrower than Tango's at the effective number of pairs; for clusters of binary pairs.
+
+    Counts and pairs are divided by the design effect, the ratio of the clustered to the unclustered variance
+    (not below 1): Rao JNK, Scott AJ (1992). A simple method for the analysis of clustered binary data.
+    Biometrics 48:577-585. At a loss of the margin, with one pair in fifty discordant, t limits alone pass up
+    to one in five; where discordant pairs are many, both agree.
+
+    Parameters
+    ----------
+    limits
+        With a positive cluster-robust standard error.
+    difference
+        Candidate - baseline per item, shape [n]; returned as they are unless all are -1, 0 or 1.
+    """
+    if not np.all((difference == 0.0) | (np.abs(difference) == 1.0)):
+        return limits
+    n = difference.size
+    unclustered = float(difference.var()) / n
+    effect = max(1.0, limits.standard_error**2 / unclustered)
+    pairs = max(1.0, n / effect)
+    lost, gained = (float(np.count_nonzero(difference == x)) * pairs / n for x in (-1.0, 1.0))
+    low, high = (float(x) for x in tango_delta_limits(lost, gained, pairs, 1.0 - alpha))
+    noninferiority_p = float(norm.cdf(tango_statistic(lost, gained, pairs, margin)))
+    equivalence_p = max(noninferiority_p, float(norm.sf(tango_statistic(lost, gained, pairs, -margin))))
+    if low >= limits.lower and high <= limits.upper:
+        note = limits.fallback
+    else:
+        note = f"few pairs are discordant: Tango's limits at {pairs:.4g} effective of {n} pairs are wider"
+    return replace(
+        limits,
+        lower=min(limits.lower, low),
+        upper=max(limits.upper, high),
+        noninferiority_p=max(limits.noninferiority_p, noninferiority_p),
+        equivalence_p=max(limits.equivalence_p, equivalence_p),
+        fallback=note,
     )
