@@ -146,6 +146,7 @@ def _inputs_and_gates(chosen: dict[str, Any]) -> tuple[Any, Any]:
         if chosen[name] is not None:
             sources[role] = Source(text=chosen[name])
     read = ReadOptions(
+        tasks=chosen["tasks"],
         **{
             name: chosen[name]
             for name in (
@@ -158,13 +159,12 @@ def _inputs_and_gates(chosen: dict[str, Any]) -> tuple[Any, Any]:
                 "repeat_column",
                 "hash_column",
             )
-        }
+        },
     )
     inputs = Inputs(
         sources=sources,
         read=read,
         format=chosen["input_format"],
-        tasks=chosen["tasks"],
         common_only=chosen["common"],
     )
     gates = Gates(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -60,8 +59,6 @@ class Inputs:
     ----------
     format
         One of `FORMATS`, or None to tell each source's format from its content.
-    tasks
-        Names or patterns of the tasks to compare; empty for all, which both sets then must have.
     common_only
         Compare the items that both sets have, instead of counting the others as missing.
     """
@@ -69,7 +66,6 @@ class Inputs:
     sources: Mapping[ArmRole, Source]
     read: ReadOptions = field(default_factory=ReadOptions)
     format: str | None = None
-    tasks: tuple[str, ...] = ()
     common_only: bool = False
 
 
@@ -159,7 +155,7 @@ def _read(source: Source, inputs: Inputs) -> tuple[ResultSet, ...]:
     path, selector = split_source(source.text)
     format_ = inputs.format or detect_format(path)
     if format_ == RUN:
-        return read_run(path, selector)
+        return read_run(path, selector, inputs.read.tasks)
     options = inputs.read
     if source.score_column is not None:
         options = replace(options, score_column=source.score_column)
@@ -196,7 +192,7 @@ def _match_models(
 
 
 def _compare_model(sets: Mapping[ArmRole, ResultSet], inputs: Inputs, gates: Gates) -> ComparedModel:
-    tasks = _match_tasks(sets, inputs.tasks)
+    tasks = _match_tasks(sets)
     baseline, candidate = sets[ArmRole.BASELINE], sets[ArmRole.CANDIDATE]
     model = (
         candidate.model
@@ -232,11 +228,9 @@ def _compare_model(sets: Mapping[ArmRole, ResultSet], inputs: Inputs, gates: Gat
     return ComparedModel(sets=sets, results=tasks, paired=paired, evidence=evidence)
 
 
-def _match_tasks(
-    sets: Mapping[ArmRole, ResultSet], wanted: Sequence[str]
-) -> dict[str, dict[ArmRole, TaskResults]]:
+def _match_tasks(sets: Mapping[ArmRole, ResultSet]) -> dict[str, dict[ArmRole, TaskResults]]:
     """Tasks by name, in the baseline's order; a single task without a name is whatever the others' is."""
-    chosen = {role: _chosen_tasks(s, wanted) for role, s in sets.items()}
+    chosen = {role: s.tasks for role, s in sets.items()}
     if all(len(tasks) == 1 for tasks in chosen.values()):
         names = {next(iter(tasks)) for tasks in chosen.values()} - {""}
         if len(names) <= 1:
@@ -251,16 +245,6 @@ def _match_tasks(
                 f"{ARM_NAMES[role]} ({sets[role].source}) {_names(tasks)}; choose with --task what to compare"
             )
     return {name or UNNAMED_TASK: {role: chosen[role][name] for role in chosen} for name in first}
-
-
-def _chosen_tasks(results: ResultSet, wanted: Sequence[str]) -> dict[str, TaskResults]:
-    if not wanted:
-        return dict(results.tasks)
-    chosen = {n: t for n, t in results.tasks.items() if any(fnmatchcase(n, p) for p in wanted)}
-    for pattern in wanted:
-        if not any(fnmatchcase(name, pattern) for name in results.tasks):
-            raise UsageError(f"{results.source} has no task {pattern!r}; there are {_names(results.tasks)}")
-    return chosen
 
 
 def _names(tasks: Mapping[str, TaskResults]) -> str:

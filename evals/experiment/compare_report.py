@@ -1,7 +1,6 @@
 """The report of a comparison: a run's rows, and what existing logs cannot vouch for."""
 
 import datetime
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -184,13 +183,12 @@ def _limits_of_model(model: ComparedModel) -> Iterator[str]:
         blind = [ARM_NAMES[r] for r, results in by_role.items() if not results.truncation_known]
         if blind:
             yield f"{task}: whether answers were truncated is not recorded ({', '.join(blind)})"
-    said: Counter[str] = Counter()
+    said: dict[str, list[str]] = {}
     for role, results in model.sets.items():
         notes = (f"{name or 'scores'}: {note}" for name, t in results.tasks.items() for note in t.notes)
         for note in (*results.unknown, *notes):
-            said[note] += 1
-            if said[note] == 1:
-                yield f"{ARM_NAMES[role]} ({results.format}): {note}"
+            said.setdefault(f"({results.format}): {note}", []).append(ARM_NAMES[role])
+    yield from (f"{', '.join(dict.fromkeys(arms))} {note}" for note, arms in said.items())
 
 
 def _settings_that_differ(task: str, by_role: Mapping[ArmRole, TaskResults]) -> Iterator[str]:

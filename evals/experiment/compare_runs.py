@@ -1,5 +1,6 @@
 """An arm of one of our run directories as a result set; its answers are scored anew from the journal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from equipoise.evals.errors import UsageError
@@ -7,7 +8,7 @@ from equipoise.evals.experiment.questions import Question, questions_of
 from equipoise.evals.experiment.report_flips import prompt_text
 from equipoise.evals.experiment.results import JOURNAL_NAME, plan_of
 from equipoise.evals.experiment.scored import ModelSamples, read_model
-from equipoise.evals.interop.result_set import ItemResult, ResultSet, TaskResults, excerpt
+from equipoise.evals.interop.result_set import ItemResult, ResultSet, TaskResults, choose_tasks, excerpt
 from equipoise.evals.journal import Journal
 from equipoise.evals.plan import ArmSpec, Plan
 from equipoise.evals.types import ArmRole, Sample, Score, ScoreStatus
@@ -15,7 +16,7 @@ from equipoise.evals.types import ArmRole, Sample, Score, ScoreStatus
 __all__ = ["read_run"]
 
 
-def read_run(path: Path, arm_name: str = "") -> tuple[ResultSet, ...]:
+def read_run(path: Path, arm_name: str = "", tasks: Sequence[str] = ()) -> tuple[ResultSet, ...]:
     """One result set for each model of the run.
 
     Parameters
@@ -24,6 +25,8 @@ def read_run(path: Path, arm_name: str = "") -> tuple[ResultSet, ...]:
         The run directory, or its journal.
     arm_name
         The arm; by default the candidate.
+    tasks
+        Names or patterns of the tasks to read; empty for all.
 
     Raises
     ------
@@ -36,10 +39,11 @@ def read_run(path: Path, arm_name: str = "") -> tuple[ResultSet, ...]:
     with Journal.read(directory / JOURNAL_NAME) as journal:
         plan = plan_of(journal)
         arm = _arm(plan, directory, arm_name)
-        questions = [q for q in questions_of(plan) if q.task.kind == "accuracy"]
+        scored = {q.spec.name: q for q in questions_of(plan) if q.task.kind == "accuracy"}
+        questions = [scored[name] for name in choose_tasks(scored, tasks, str(directory))]
         if not questions:
             raise UsageError(f"{directory}: no task of this run has scores to compare")
-        left_out = [t.name for t in plan.tasks if t.name not in {q.spec.name for q in questions}]
+        left_out = [t.name for t in plan.tasks if t.name not in scored]
         return tuple(
             ResultSet(
                 source=f"{directory}:{arm.name}",

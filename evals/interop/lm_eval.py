@@ -19,7 +19,14 @@ from typing import Any
 from equipoise.evals.errors import UsageError
 from equipoise.evals.interop.bounded import iter_json_lines, json_object, read_json
 from equipoise.evals.interop.columns import ABSENT, as_text, cluster_of, find, identifier
-from equipoise.evals.interop.result_set import ItemResult, ReadOptions, ResultSet, TaskResults, excerpt
+from equipoise.evals.interop.result_set import (
+    ItemResult,
+    ReadOptions,
+    ResultSet,
+    TaskResults,
+    choose_tasks,
+    excerpt,
+)
 from equipoise.evals.interop.scores import ScoreError, to_score
 from equipoise.evals.types import ScoreStatus
 
@@ -67,7 +74,8 @@ def read_lm_eval(path: Path, options: ReadOptions) -> ResultSet:
     (folder,) = folders
     results = _results_by_time(folder)
     tasks, models, notes = {}, set(), []
-    for task, file in samples.items():
+    for task in choose_tasks(samples, options.tasks, str(path)):
+        file = samples[task]
         time = _time(file)
         summary = results.get(time, {})
         if not summary:
@@ -126,25 +134,43 @@ def _results_by_time(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _read_task(task: str, file: Path, summary: Mapping[str, Any], options: ReadOptions) -> TaskResults:
-    metric, filter_, notes = _choose_metric(task, file, summary, options.metric)
+    """One pass: metric and filter are as asked, else the first of each in the file."""
+    wanted, _, filter_ = (options.metric or "").partition(",")
+    filters: dict[str, list[str]] = {}  # name -> metrics that are scores; in the file one follows another
+    metric = ""
     items = []
     for where, row in _rows(file):
-        if row.get("filter", "none") == filter_:
+        name = str(row.get("filter", "none"))
+        if name not in filters:
+            filters[name] = _usable(row)
+            if name == (filter_ or next(iter(filters))):
+                metric, filter_ = _choose_metric(row, filters[name], wanted, where), name
+        if name == filter_:
             items.append(_item(row, metric, where, options.cluster_column))
-    config = find(summary, f"configs.{task}")
-    settings = {k: str(config[k]) for k in _SETTINGS if isinstance(config, Mapping) and k in config}
-    settings |= {k: str(summary[k]) for k in _RUN_SETTINGS if summary.get(k) is not None}
-    version = find(summary, f"versions.{task}")
-    if version is not ABSENT:
-        settings["task version"] = str(version)
+    if not filters:
+        raise UsageError(f"{file} has no samples; run the task again")
+    if filter_ not in filters:
+        raise UsageError(f"{file}: no filter {filter_!r}; there are {', '.join(filters)} (--metric)")
+    if find(summary, f"higher_is_better.{task}.{metric}") is False:
+        raise UsageError(f"task {task!r}: of metric {metric!r} lower is better; choose another with --metric")
+    others = [f"{m},{f}" for f, there in filters.items() for m in there if (m, f) != (metric, filter_)]
+    said = f"metric {metric},{filter_} is compared; also logged: {', '.join(others)} (--metric)"
     return TaskResults(
         task=task,
         metric=metric if filter_ == "none" else f"{metric},{filter_}",
         items=tuple(items),
         hash_kind="lm-eval",
-        settings=settings,
-        notes=tuple(notes),
+        settings=_settings(task, summary),
+        notes=(said,) if others and not options.metric else (),
     )
+
+
+def _settings(task: str, summary: Mapping[str, Any]) -> dict[str, str]:
+    config = find(summary, f"configs.{task}")
+    settings = {k: str(config[k]) for k in _SETTINGS if isinstance(config, Mapping) and k in config}
+    settings |= {k: str(summary[k]) for k in _RUN_SETTINGS if summary.get(k) is not None}
+    version = find(summary, f"versions.{task}")
+    return settings if version is ABSENT else settings | {"task version": str(version)}
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -154,40 +180,25 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, row
 
 
-def _choose_metric(
-    task: str, file: Path, summary: Mapping[str, Any], wanted: str | None
-) -> tuple[str, str, list[str]]:
-    """Metric and filter: as asked, else the first of each in the file; with what was left aside."""
-    filters: dict[str, dict[str, Any]] = {}
-    for _, row in _rows(file):
-        name = str(row.get("filter", "none"))
-        if name in filters:
-            break
-        filters[name] = row
-    if not filters:
-        raise UsageError(f"{file} has no samples; run the task again")
-    name, _, filter_ = (wanted or "").partition(",")
-    filter_ = filter_ or next(iter(filters))
-    if filter_ not in filters:
-        raise UsageError(f"{file}: no filter {filter_!r}; there are {', '.join(filters)}")
-    row = filters[filter_]
-    there = [str(m) for m in row["metrics"]] if isinstance(row["metrics"], list) else []
-    usable = [m for m in there if _scores(row.get(m))]
-    if name and name not in there:
-        raise UsageError(f"{file}: no metric {name!r}; there are {', '.join(there)}")
-    if not name and not usable:
+def _usable(row: Mapping[str, Any]) -> list[str]:
+    """The metrics of a row that are scores in [0, 1]."""
+    return [m for m in _metrics(row) if _scores(row.get(m))]
+
+
+def _metrics(row: Mapping[str, Any]) -> list[str]:
+    return [str(m) for m in row["metrics"]] if isinstance(row["metrics"], list) else []
+
+
+def _choose_metric(row: Mapping[str, Any], usable: Sequence[str], wanted: str, where: str) -> str:
+    there = _metrics(row)
+    if wanted and wanted not in there:
+        raise UsageError(f"{where}: no metric {wanted!r}; there are {', '.join(there)} (--metric)")
+    if not wanted and not usable:
         raise UsageError(
-            f"{file}: none of the metrics {', '.join(there)} is a score in [0, 1] for each item; "
+            f"{where}: none of the metrics {', '.join(there)} is a score in [0, 1] for each item; "
             "such a task (perplexity, lists) cannot be compared here"
         )
-    metric = name or usable[0]
-    if find(summary, f"higher_is_better.{task}.{metric}") is False:
-        raise UsageError(f"task {task!r}: of metric {metric!r} lower is better; choose another with --metric")
-    notes = []
-    if not wanted and (len(usable) > 1 or len(filters) > 1):
-        others = [f"{m},{f}" for f in filters for m in usable if (m, f) != (metric, filter_)]
-        notes.append(f"metric {metric},{filter_} is compared; also logged: {', '.join(others)} (--metric)")
-    return metric, filter_, notes
+    return wanted or usable[0]
 
 
 def _scores(value: Any) -> bool:

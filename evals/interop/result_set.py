@@ -5,12 +5,23 @@ the tool that wrote the log had counted it as wrong does not matter here.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
+from equipoise.evals.errors import UsageError
 from equipoise.evals.types import ScoreStatus
 
-__all__ = ["MAX_TEXT_CHARS", "ItemResult", "ReadOptions", "ResultSet", "TaskResults", "excerpt", "short_id"]
+__all__ = [
+    "MAX_TEXT_CHARS",
+    "ItemResult",
+    "ReadOptions",
+    "ResultSet",
+    "TaskResults",
+    "choose_tasks",
+    "excerpt",
+    "short_id",
+]
 
 MAX_TEXT_CHARS = 600  # of a prompt, target or answer: enough to read a flip
 MAX_ID_CHARS = 200
@@ -104,6 +115,8 @@ class ReadOptions:
 
     Attributes
     ----------
+    tasks
+        Names or patterns of the tasks to read; empty for all.
     metric
         The metric of lm-eval (``NAME`` or ``NAME,FILTER``), the scorer of inspect (``NAME`` or
         ``NAME.KEY``), the score field of sgl-eval.
@@ -116,6 +129,7 @@ class ReadOptions:
         lm-eval, inspect and sgl-eval.
     """
 
+    tasks: tuple[str, ...] = ()
     metric: str | None = None
     item_column: str | None = None
     score_column: str | None = None
@@ -125,6 +139,22 @@ class ReadOptions:
     repeat_column: str | None = None
     hash_column: str | None = None
     row_ids: bool = False
+
+
+def choose_tasks(names: Iterable[str], patterns: Sequence[str], source: str) -> list[str]:
+    """The names that match one of ``patterns``; all of them if there are none.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches no task of ``source``.
+    """
+    names = list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            there = ", ".join(name or "one without a name" for name in names)
+            raise UsageError(f"{source} has no task {pattern!r}; there are {there} (--task)")
+    return [n for n in names if not patterns or any(fnmatchcase(n, p) for p in patterns)]
 
 
 def excerpt(text: str | None) -> str | None:

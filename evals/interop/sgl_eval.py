@@ -24,6 +24,7 @@ from equipoise.evals.interop.result_set import (
     ReadOptions,
     ResultSet,
     TaskResults,
+    choose_tasks,
     excerpt,
     short_id,
 )
@@ -60,23 +61,25 @@ def read_sgl_eval(path: Path, options: ReadOptions) -> ResultSet:
     folders = find_runs(path) if path.is_dir() else []
     if not folders:
         raise UsageError(f"{path}: no output-rs*.jsonl there; run sgl-eval without --no-dump-predictions")
-    tasks: dict[str, TaskResults] = {}
-    where: dict[str, Path] = {}
-    models: dict[str, Path] = {}
+    runs: dict[str, tuple[Path, dict[str, Any]]] = {}
     for folder in folders:
         summary_file = folder / "metrics.json"
         summary = json_object(read_json(summary_file), str(summary_file)) if summary_file.exists() else {}
         named = _FOLDER.fullmatch(folder.name)
         name = str(summary.get("name") or (named["name"] if named else folder.name))
-        if name in tasks:
-            raise UsageError(f"{path}: benchmark {name!r} was run twice: give {where[name]} or {folder}")
-        where[name] = folder
-        models[str(summary.get("model", ""))] = folder
-        tasks[name] = _read_task(name, folder, summary, options)
+        if name in runs:
+            raise UsageError(f"{path}: benchmark {name!r} was run twice: give {runs[name][0]} or {folder}")
+        runs[name] = folder, summary
+    chosen = choose_tasks(runs, options.tasks, str(path))
+    models = {str(runs[name][1].get("model", "")) for name in chosen}
     if len(models) > 1:
         raise UsageError(f"{path} holds runs of several models ({', '.join(models)}): give one run folder")
     return ResultSet(
-        source=str(path), format="sgl-eval", model=next(iter(models)), tasks=tasks, unknown=UNKNOWN
+        source=str(path),
+        format="sgl-eval",
+        model=next(iter(models)),
+        tasks={name: _read_task(name, *runs[name], options) for name in chosen},
+        unknown=UNKNOWN,
     )
 
 

@@ -25,6 +25,7 @@ from equipoise.evals.interop.result_set import (
     ReadOptions,
     ResultSet,
     TaskResults,
+    choose_tasks,
     excerpt,
     short_id,
 )
@@ -78,6 +79,7 @@ def read_table(path: Path, options: ReadOptions, selector: str = "") -> ResultSe
         items.setdefault(task, []).append(columns.item(row, where, number))
     if columns is None:
         raise UsageError(f"{path} has no rows; nothing can be compared")
+    chosen = choose_tasks(items, options.tasks, str(path))
     return ResultSet(
         source=f"{path}:{selector or options.score_column}" if selector or options.row_ids else str(path),
         format="table",
@@ -92,6 +94,7 @@ def read_table(path: Path, options: ReadOptions, selector: str = "") -> ResultSe
                 notes=columns.notes,
             )
             for task, found in items.items()
+            if task in chosen
         },
         unknown=UNKNOWN if columns.hash is None else UNKNOWN[1:],
     )
