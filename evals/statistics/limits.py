@@ -4,8 +4,8 @@ With zero estimated standard error a t or bootstrap interval collapses to a poin
 fractional counts does not: a score is taken as the chance of a right answer, so that ``b`` is the sum of the
 losses and ``c`` the sum of the gains. Since ``abs(D) <= 1`` its variance bounds that of any such scores.
 
-Short of that, few discordant pairs give too small a standard error exactly when they give too high a mean. For
-single right-or-wrong answers in clusters, Tango's limits at the effective number of pairs guard against it.
+Short of that, few discordant pairs give too small a standard error exactly when they give too high a mean.
+For single right-or-wrong answers in clusters, Tango's limits at the effective number of pairs are the guard.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ CITATION = (
 _EXACT_UNITS = 20
 # Distinct absolute values up to here are flipped together, by a binomial draw each.
 _FEW_VALUES = 64
-_BLOCK_BYTES = 1 << 22
+# Tables of 2 KiB, and random bytes, at a time: they stay in a core's cache.
+_TABLES = 128
+_BLOCK_DRAWS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,12 +182,22 @@ def _random_sums(size: NDArray[np.float64], resamples: int, rng: np.random.Gener
     groups = np.zeros((-(-size.size // 8), 8))
     groups.ravel()[: size.size] = size
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)  # [256, 8]
-    tables = (groups @ (2.0 * bits.T - 1.0)).ravel()  # [groups * 256]
-    offsets = np.arange(groups.shape[0]) * 256
-    sums = np.empty(resamples)
-    block = max(1, _BLOCK_BYTES // (8 * offsets.size))
-    for start in range(0, resamples, block):
-        lines = min(block, resamples - start)
-        drawn = rng.integers(0, 256, size=(lines, offsets.size), dtype=np.uint8)
-        sums[start : start + lines] = tables.take(drawn + offsets).sum(axis=1)
+    tables = groups @ (2.0 * bits.T - 1.0)  # [groups, 256]
+    sums = np.zeros(resamples)
+    for first in range(0, groups.shape[0], _TABLES):
+        _add_looked_up(sums, tables[first : first + _TABLES], rng)
     return sums
+
+
+def _add_looked_up(sums: NDArray[np.float64], tables: NDArray[np.float64], rng: np.random.Generator) -> None:
+    """Add to each sum one entry, drawn at random, of every table; ``tables`` has shape [tables, 256]."""
+    offsets = np.arange(tables.shape[0]) * 256
+    lines = max(1, _BLOCK_DRAWS // offsets.size)
+    place, value = np.empty((lines, offsets.size), dtype=np.intp), np.empty((lines, offsets.size))
+    for start in range(0, sums.size, lines):
+        part = sums[start : start + lines]
+        draws = part.size * offsets.size
+        words = rng.integers(0, 2**64 - 1, size=-(-draws // 8), dtype=np.uint64, endpoint=True)
+        np.add(words.view(np.uint8)[:draws].reshape(-1, offsets.size), offsets, out=place[: part.size])
+        tables.take(place[: part.size], out=value[: part.size], mode="clip")
+        part += value[: part.size].sum(axis=1)

@@ -22,13 +22,13 @@ from equipoise.evals.statistics.sign_flip import flip_tails
 __all__ = ["StratifiedSignResult", "TrendResult", "stratified_sign_test", "trend_test"]
 
 _CITATION_TREND = (
-    "Page EB (1963). Ordered hypotheses for multiple treatments: a significance test for linear ranks. Journal "
-    "of the American Statistical Association 58:216-230 (rank weights); Fisher RA (1935). The Design of "
-    "Experiments, section 21 (sign flips)."
+    "Page EB (1963). Ordered hypotheses for multiple treatments: a significance test for linear ranks. "
+    "Journal of the American Statistical Association 58:216-230 (rank weights); Fisher RA (1935). The Design "
+    "of Experiments, section 21 (sign flips)."
 )
 _CITATION_STRATA = (
-    "Stouffer SA et al. (1949). The American Soldier, vol. 1 (sum of standardised deviates); Fisher RA (1935)."
-    " The Design of Experiments, section 21 (sign flips)."
+    "Stouffer SA et al. (1949). The American Soldier, vol. 1 (sum of standardised deviates); Fisher RA "
+    "(1935). The Design of Experiments, section 21 (sign flips)."
 )
 
 
@@ -179,8 +179,9 @@ def stratified_sign_test(
 
     Null hypothesis: the arms are exchangeable within each unit (an item, or a cluster with all its items
     together), so that the unit's differences are as likely to have all their signs reversed, independently of
-    the other units. The statistic adds the strata's sums, each divided by its root mean square under flips, which does not depend on the signs: a
-    large or noisy task does not drown the others, and a small loss that recurs adds up.
+    the other units. The statistic adds the strata's sums, each divided by its root mean square under flips,
+    which does not depend on the signs: a large or noisy task does not drown the others, and a small loss that
+    recurs adds up.
 
     Parameters
     ----------
