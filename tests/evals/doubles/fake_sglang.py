@@ -113,7 +113,7 @@ class FakeSglang:
     def _chat(self, body: dict[str, Any]) -> dict[str, Any]:
         messages = body["messages"]
         self.asked[body.get("cache_salt"), json.dumps(messages)] += 1
-        self.sampling.add((body["temperature"], body["top_p"]))
+        self.sampling.add((body["temperature"], body.get("top_p", 1.0)))
         first, last = messages[0]["content"], messages[-1]["content"]
         text = _answer(first, last, wrong=self.wrong(first))
         ids = _rendered(messages)
