@@ -17,6 +17,7 @@ from equipoise.evals.statistics.mcnemar import McNemarResult
 from equipoise.evals.statistics.missingness import DifferentialMissingness
 from equipoise.evals.statistics.mover import MoverResult
 from equipoise.evals.statistics.newcombe import NewcombeInterval
+from equipoise.evals.statistics.trend import StratifiedSignResult, TrendResult
 from equipoise.evals.subgroups import Subgroups
 from equipoise.evals.types import ArmRole
 
@@ -201,13 +202,28 @@ class ArmMissing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """What is looked at beside the decision; every p-value is adjusted (Benjamini-Hochberg).
+    """What is looked at beside the decision.
 
-    ``endpoints`` has each arm's secondary endpoints by task; ``subgroups`` are the candidate's.
+    Attributes
+    ----------
+    endpoints
+        Each arm's secondary endpoints by task, adjusted over all of them (Benjamini-Hochberg).
+    subgroups
+        The candidate's, adjusted likewise.
+    stratified
+        Do tasks and lengths of prompt agree in losing a little? A loss too small for every single task's
+        test; None if nothing paired.
+    trend
+        Does the candidate's loss grow with the prompt, over all tasks? None if no length is known.
+    trend_unknown
+        Paired items left out of the trend because their prompt's length is not known.
     """
 
     endpoints: Mapping[ArmRole, tuple[TaskEndpoints, ...]]
     subgroups: Subgroups
+    stratified: StratifiedSignResult | None
+    trend: TrendResult | None
+    trend_unknown: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,13 +81,17 @@ class SubgroupRow(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendRow(Node):
-    """A test over many items of "the loss grows", or "a small loss is everywhere"."""
+    """A test over the items of all tasks: does the loss grow with the prompt, do the strata agree?"""
 
     name: str
     n: int
-    p: float | None  # two-sided
-    p_loss: float | None  # one-sided, towards a loss
-    text: str = ""  # what it asks and what it found
+    p: float | None  # two-sided, not adjusted
+    p_loss: float | None  # one-sided: the loss grows, or there is one
+    slope: float | None = None  # change of delta from the shortest to the longest prompt
+    unknown: int = 0  # items without a known length
+    strata: int | None = None  # tasks by length of prompt
+    strata_losing: int | None = None
+    strata_gaining: int | None = None
     method: str = ""
     undefined: Mapping[str, str] = field(default_factory=dict)
 

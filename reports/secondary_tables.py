@@ -2,7 +2,7 @@
 
 from equipoise.reports.format import count, interval, p_value, percent, points, ratio, ratio_interval
 from equipoise.reports.model import ModelReport
-from equipoise.reports.secondary import EndpointRow, LengthRow, Secondary, SubgroupRow
+from equipoise.reports.secondary import EndpointRow, LengthRow, Secondary, SubgroupRow, TrendRow
 from equipoise.reports.tables import Table, columns, truncation
 
 __all__ = ["all_of", "endpoints", "lengths", "subgroups", "trends"]
@@ -121,12 +121,22 @@ def _known(row: LengthRow) -> bool:
 
 
 def trends(model: ModelReport) -> Table:
-    """Tests over many items."""
+    """Tests over the items of all tasks."""
     return Table(
-        title="Small losses over many items (exploratory)",
+        title="A small loss everywhere, or one that grows with the prompt (exploratory)",
         columns=columns("test:word", "n", "p", "p loss", "found:word"),
-        rows=tuple((r.name, count(r.n), p_value(r.p), p_value(r.p_loss), r.text) for r in _of(model).trends),
+        rows=tuple(
+            (r.name, count(r.n), p_value(r.p), p_value(r.p_loss), _found(r)) for r in _of(model).trends
+        ),
+        caption="p: two-sided, not adjusted; p loss: towards a loss.",
     )
+
+
+def _found(row: TrendRow) -> str:
+    if row.strata is not None:
+        return f"{count(row.strata_losing)} of {count(row.strata)} lose, {count(row.strata_gaining)} gain"
+    unknown = f"; {count(row.unknown)} of unknown length" if row.unknown else ""
+    return f"delta {points(row.slope)}, shortest to longest{unknown}"
 
 
 def subgroups(model: ModelReport) -> Table:

@@ -1,10 +1,10 @@
 """What a report tells beside the decision, from what was explored. Copies values; computes nothing new."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from equipoise.evals.endpoints import LengthEndpoint, PairedEndpoint, TaskEndpoints
-from equipoise.evals.evidence import SuiteEvidence, TaskEvidence
+from equipoise.evals.evidence import Exploration, SuiteEvidence, TaskEvidence
 from equipoise.evals.statistics.length_ratio import LengthRatioResult
 from equipoise.evals.subgroups import Subgroup
 from equipoise.evals.types import ArmRole
@@ -15,6 +15,7 @@ from equipoise.reports.secondary import (
     LengthRow,
     Secondary,
     SubgroupRow,
+    TrendRow,
 )
 
 __all__ = ["secondary_report"]
@@ -41,6 +42,7 @@ def secondary_report(evidence: SuiteEvidence) -> Secondary | None:
         endpoints=tuple(_endpoint_row(e) for t in tasks for e in t.paired),
         completed=tuple(row for t in evidence.tasks if (row := _completed_row(t)) is not None),
         lengths=tuple(_length_row(t.length) for t in tasks if t.length is not None),
+        trends=tuple(_trend_rows(exploration)),
         subgroups=tuple(_subgroup_row(s) for s in exploration.subgroups.rows),
         subgroups_too_small=exploration.subgroups.too_small,
     )
@@ -155,3 +157,29 @@ def _subgroup_row(s: Subgroup) -> SubgroupRow:
         p=s.test.two_sided_p,
         p_adjusted=s.adjusted_p,
     )
+
+
+def _trend_rows(exploration: Exploration) -> Iterator[TrendRow]:
+    strata, trend = exploration.stratified, exploration.trend
+    if strata is not None:
+        yield TrendRow(
+            name="tasks by length of prompt",
+            n=strata.n,
+            p=strata.two_sided_p,
+            p_loss=strata.loss_p,
+            strata=strata.strata,
+            strata_losing=strata.strata_losing,
+            strata_gaining=strata.strata_gaining,
+            method=strata.method,
+        )
+    if trend is not None:
+        yield TrendRow(
+            name="longer prompts",
+            n=trend.n,
+            p=trend.two_sided_p,
+            p_loss=trend.growing_loss_p,
+            slope=trend.slope,
+            unknown=exploration.trend_unknown,
+            method=trend.method,
+            undefined={"slope": trend.reason} if trend.reason else {},
+        )

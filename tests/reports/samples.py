@@ -279,9 +279,16 @@ def secondary(*, warnings: tuple[str, ...] = ()) -> Secondary:
         ),
         trends=(
             TrendRow(
-                name="longer prompts", n=1800, p=0.0312, p_loss=0.0156, text="the loss grows with length"
+                name="tasks by length of prompt",
+                n=1800,
+                p=0.5034,
+                p_loss=0.2517,
+                strata=13,
+                strata_losing=5,
+                strata_gaining=3,
+                method="stratified sign-flip test",
             ),
-            TrendRow(name="all tasks and lengths", n=1800, p=0.5034, p_loss=0.2517, method="sign flips"),
+            TrendRow(name="longer prompts", n=1788, p=0.0312, p_loss=0.0156, slope=-0.0251, unknown=12),
         ),
         subgroups=(
             subgroup("prompt tokens", "128-255", 92, -0.0217, 0.5),

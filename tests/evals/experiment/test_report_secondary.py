@@ -129,3 +129,20 @@ def test_no_number_is_invented_for_a_subgroup_without_limits() -> None:
             x is None or math.isfinite(x) for x in (row.interval.lo, row.interval.hi)
         )
         assert row.delta is not None
+
+
+def test_small_losses_over_all_tasks_are_told() -> None:
+    strata, trend = told(table(prompt_tokens=np.arange(float(N)) + 1.0)).trends
+    assert (strata.name, strata.n, trend.name, trend.n) == (
+        "tasks by length of prompt",
+        800,
+        "longer prompts",
+        400,
+    )
+    assert strata.strata == 10  # nine lengths of one, and two
+    assert trend.unknown == 400
+    assert trend.slope is not None
+    flat = told(table(prompt_tokens=np.full(N, 9.0))).trends[1]
+    assert flat.slope is None
+    assert "same score" in flat.undefined["slope"]
+    assert len(told(table()).trends) == 1
