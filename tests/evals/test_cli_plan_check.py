@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import cli, error_of, plan_file
@@ -79,6 +80,71 @@ def test_the_embedded_plan_keeps_its_promise() -> None:
     assert data["ok"]
     assert data["joint_power_all_models"] >= 0.85
     assert data["assumed_loss"] == 0.005
+
+
+def with_task(tmp_path: Path, decision: dict[str, object] | None = None, **task: object) -> Path:
+    tasks = [{"name": "copy", "critical": True, "items": 150, "margin": 0.05, **task}]
+    return plan_file(tmp_path / "p.toml", ARMS, tasks, decision={"suite_margin": 0.05, **(decision or {})})
+
+
+def check(path: Path) -> dict[str, Any]:
+    return dict(json.loads(cli("plan", "check", path, "--json").stdout))
+
+
+def test_repeats_are_counted_as_answers_and_raise_the_power_of_a_noisy_task(tmp_path: Path) -> None:
+    found = {
+        k: check(with_task(tmp_path, p_d=0.15, noise_p_d=0.12, temperature=0.7, repeats=k)) for k in (1, 8)
+    }
+    assert (found[1]["items_asked"], found[8]["items_asked"]) == (300, 2400)
+    once, often = found[1]["tasks"][0], found[8]["tasks"][0]
+    assert often["power"] > once["power"] + 0.3
+    assert often["smallest_detectable_loss"] < 0.6 * once["smallest_detectable_loss"]
+    assert often["worst_case_size"] is None  # known exactly for single answers only
+    assert "150 x 8" in cli("plan", "check", tmp_path / "p.toml").stdout
+
+
+def test_losses_that_the_plan_notices_are_in_their_order(tmp_path: Path) -> None:
+    found = check(plan(tmp_path))
+    refused = {r["probability"]: r["loss"] for r in found["smallest_loss_refused"]}
+    assert 0 < refused[0.8] < refused[0.95] < 0.1
+    assert 0 < found["smallest_loss_alarmed"]["loss"] <= found["tasks"][0]["smallest_detectable_loss"]
+    assert "smallest losses noticed" in cli("plan", "check", tmp_path / "p.toml").stdout
+
+
+def test_a_controlled_size_is_at_most_alpha_and_costs_power(tmp_path: Path) -> None:
+    task = {"items": 133, "margin": 0.02, "p_d": 0.02}
+    plain = check(with_task(tmp_path, **task))["tasks"][0]
+    controlled = check(with_task(tmp_path, {"control_size": True}, **task))["tasks"][0]
+    assert plain["worst_case_size"] == controlled["worst_case_size"] == pytest.approx(0.068, abs=5e-4)
+    assert controlled["controlled_size"] <= 0.05
+    assert controlled["controlled_alpha"] < 0.05
+    assert plain["controlled_size"] is None
+    assert controlled["power"] < plain["power"]
+    text = " ".join(cli("plan", "check", tmp_path / "p.toml").stdout.split())
+    assert "without it the worst is 0.0681" in text
+
+
+def test_critical_tasks_together_are_weaker_than_each(tmp_path: Path) -> None:
+    names = ("copy", "sort", "brackets")
+    tasks = [{"name": n, "critical": True, "items": 200, "margin": 0.05} for n in names]
+    found = check(plan_file(tmp_path / "p.toml", ARMS, tasks))
+    assert found["critical_power_if_independent"] == pytest.approx(found["tasks"][0]["power"] ** 3)
+    assert found["joint_power_per_model"] <= found["critical_power_if_independent"] + 0.01
+
+
+def test_rates_that_no_items_have_are_refused_with_the_keys_to_change(tmp_path: Path) -> None:
+    path = with_task(tmp_path, p_d=0.9, noise_p_d=0.1, repeats=4)
+    message = error_of(cli("plan", "check", path), code=2)
+    assert all(word in message for word in ("copy", "p_d", "noise_p_d"))
+
+
+@pytest.mark.parametrize("repeats", [1, 8])
+def test_the_table_fits_80_columns(tmp_path: Path, repeats: int) -> None:
+    path = with_task(tmp_path, {"control_size": True}, repeats=repeats, items=100, noise_p_d=0.03)
+    lines = cli("plan", "check", path).stdout.splitlines()[1:]  # the first holds the hash
+    assert max(map(len, lines)) <= 80
+    (head,) = (line for line in lines if line.startswith("task"))
+    assert head.rstrip().endswith("detectable")
 
 
 def test_a_task_without_items_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
