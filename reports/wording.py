@@ -157,9 +157,14 @@ def notes(model: ModelReport) -> Iterator[Note]:
             yield Note(name=name, text=" ".join(said))
     for logprob in model.logprobs:
         said = [_sentence(logprob.reason)] if logprob.reason else []
-        said += [f"{key} is undefined: {_sentence(why)}" for key, why in logprob.undefined.items()]
-        if (kl := logprob.kl) is not None:
-            named = {"ceiling_nats": "KL has no upper bound", "kl_nats": "KL is undefined"}
-            said += [f"{named.get(key, key)}: {_sentence(why)}" for key, why in kl.undefined.items()]
+        undefined = {**logprob.undefined, **(logprob.kl.undefined if logprob.kl is not None else {})}
+        named = {
+            "kl": "KL is undefined",
+            "kl_nats": "KL is infinite",
+            "ceiling_nats": "KL has no upper bound",
+        }
+        said += [
+            f"{named.get(key, f'{key} is undefined')}: {_sentence(why)}" for key, why in undefined.items()
+        ]
         if said:
             yield Note(name=logprob.task, text=" ".join(said))

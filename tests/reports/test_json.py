@@ -6,6 +6,7 @@ import pytest
 
 from equipoise.evals.errors import UsageError
 from equipoise.reports import json as report_json
+from equipoise.reports import terminal
 
 NAMES = ["signed_off", "degraded", "inconclusive", "invalid", "incomplete"]
 
@@ -70,6 +71,19 @@ def test_fields_added_later_take_their_defaults(samples):
     assert report.provenance.command == ""
 
 
+def test_a_report_from_before_the_divergence_was_measured_stays_readable(samples):
+    data = json.loads(report_json.render(samples.signed_off()))
+    row = data["models"][0]["logprobs"][0]
+    del row["kl"]
+    for bucket in row["buckets"]:
+        for later in ("sequences", "abs_delta_logprob_nats", "kl_nats", "kl_interval"):
+            del bucket[later]
+    (read,) = report_json.load(json.dumps(data)).models[0].logprobs
+    assert read.kl is None
+    assert [b.kl_nats for b in read.buckets] == [None, None]
+    assert read.buckets[1].interval is not None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -96,3 +110,14 @@ def test_a_changed_file_is_refused_with_the_key(samples, change, message):
 def test_what_is_no_report_is_refused(text):
     with pytest.raises(UsageError, match=r"report\.json"):
         report_json.load(text)
+
+
+def test_a_report_from_before_secondary_endpoints_is_read_and_shows_its_truncation(samples):
+    data = json.loads(report_json.render(samples.signed_off()))
+    for model in data["models"]:
+        del model["secondary"]
+    old = report_json.load(json.dumps(data))
+    assert all(m.secondary is None for m in old.models)
+    text = terminal.render(old, width=80, colour=False, ascii_only=False)
+    assert "Truncated answers (they count as wrong in both arms)" in text
+    assert "Faults of answers" not in text
