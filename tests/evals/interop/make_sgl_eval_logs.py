@@ -51,11 +51,15 @@ def main() -> None:
     for name, wrong in (("baseline", {1}), ("candidate", {2, 3, 4})):
         with tempfile.TemporaryDirectory() as scratch, serve(answers(wrong)) as url:
             data = Path(scratch) / "sums.jsonl"
-            rows = ({"id": f"sum-{i}", "problem": f"What is {i} + 1000?", "expected_answer": i + 1000} for i in range(N))
+            rows = (
+                {"id": f"sum-{i}", "problem": f"What is {i} + 1000?", "expected_answer": i + 1000}
+                for i in range(N)
+            )
             data.write_text("".join(json.dumps(row) + "\n" for row in rows))
             subprocess.run(
-                [tool, "run", "gsm8k", "--from-dataset", data, "--base-url", f"{url}/v1", "--n-repeats", str(REPEATS),
-                 "--temperature", "0.6", "--num-threads", "1", "--out-dir", Path(scratch) / "out"],
+                [tool, "run", "gsm8k", "--from-dataset", data, "--base-url", f"{url}/v1",
+                 "--n-repeats", str(REPEATS), "--temperature", "0.6", "--num-threads", "1",
+                 "--out-dir", Path(scratch) / "out"],
                 check=True,
             )  # fmt: skip
             (run,) = (Path(scratch) / "out").iterdir()

@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from stub_model import Answer, serve  # noqa: E402
+from stub_model import Answer, serve
 
 N = 40
 SUMS = """
@@ -107,7 +107,10 @@ def evaluate(out: Path, tasks: Path, task: str, model, name: str) -> None:
 def main(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     data = directory / "items.jsonl"
-    rows = ({"question": f"{i} + 1", "answer": str(i + 1), "parity": i % 2, "page": f"p{i // 4}"} for i in range(N))
+    rows = (
+        {"question": f"{i} + 1", "answer": str(i + 1), "parity": i % 2, "page": f"p{i // 4}"}
+        for i in range(N)
+    )
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for prompt, tasks in (("Q", directory / "tasks"), ("Please", directory / "other_tasks")):
         tasks.mkdir()
