@@ -20,6 +20,7 @@ HumanEval and MBPP. A right answer that has such a loop itself ("write ha 500 ti
 Work and memory grow linearly with the answer.
 """
 
+import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +137,9 @@ def _find(text: str, token_ids: Sequence[int] | None, truncated: bool) -> Repeti
 
 def _as_characters(token_ids: Sequence[int]) -> str:
     """One character a token, equal exactly where the tokens are."""
-    codes = np.unique(np.asarray(token_ids, dtype=np.int64), return_inverse=True)[1]
+    codes = np.asarray(token_ids, dtype=np.int64)
+    if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) <= sys.maxunicode:
+        codes = np.unique(codes, return_inverse=True)[1]
     return codes.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 

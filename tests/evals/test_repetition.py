@@ -118,6 +118,9 @@ def test_tokens_show_a_loop_that_the_text_is_too_short_for() -> None:
     assert found is not None
     assert (found.unit, found.start, found.period, found.extent, found.block) == ("tokens", 3, 2, 200, "")
     assert find_repetition("x" * 150, token_ids=list(range(200))) is None
+    for odd in (-1, 0xD800, 2**40):  # no character's code, or half of one's
+        assert find_repetition("", token_ids=[odd, 6] * 100) is not None
+        assert find_repetition("", token_ids=[odd, *range(200)]) is None
     cut = find_repetition("", token_ids=[*range(50), *[1, 2, 3, 4] * 13], truncated=True)
     assert cut is not None
     assert cut.rule == "loop at the cut"
