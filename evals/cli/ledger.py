@@ -47,8 +47,8 @@ def show(*, path: Path | None, as_json: bool) -> None:
     for a in attempts:
         r = a.registration
         time = datetime.datetime.fromtimestamp(a.unix_s, datetime.UTC)
-        cells = (f"{time:%Y-%m-%d %H:%M}", r.run, r.model, _short(r.candidate), _short(r.baseline))
-        cells = (*cells, f"{r.plan} {r.plan_hash[:8]}", f"{r.alpha:.3g} ({r.max_attempts})", a.outcome)
+        cells = [f"{time:%Y-%m-%d %H:%M}", r.run, r.model, _short(r.candidate), _short(r.baseline)]
+        cells += [f"{r.plan} {r.plan_hash[:8]}", f"{r.alpha:.3g} ({r.max_attempts})", a.outcome]
         table.add_row(*map(escape, cells))
     out = console()
     out.print(table)
@@ -76,5 +76,4 @@ def verify(*, path: Path | None) -> None:
 
 
 def _short(digest: str) -> str:
-    kind, _, sha256 = digest.partition(":")
-    return f"{kind}:{sha256[:8]}"
+    return digest.partition(":")[2][:8]

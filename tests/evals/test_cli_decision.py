@@ -96,7 +96,8 @@ def test_a_missing_control_is_invalid_unless_the_plan_does_without(tmp_path: Pat
     bare = plan_file(tmp_path / "bare.toml", two, tasks)
     assert cli("run", bare, "--out", "bare").exit_code == 4
     without = {"require_control": False, "require_noise_floor": False}
-    cli("run", plan_file(tmp_path / "ok.toml", two, tasks, decision=without), "--out", "ok")
+    plan = plan_file(tmp_path / "ok.toml", two, tasks, decision=without)
+    cli("run", plan, "--out", "ok", "--ledger", "another.jsonl")  # its first attempt there
     report = json_report.load(Path("ok/report.json").read_text())
     assert (report.run.verdict, report.run.indistinguishable) == ("SIGNED OFF", False)
     assert any("no fault was planted" in limit for limit in report.run.limits)
