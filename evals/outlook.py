@@ -37,9 +37,13 @@ class Outlook:
 def outlooks_of(
     plan: Plan, evidence: SuiteEvidence, policy: Policy, items: Mapping[str, int]
 ) -> tuple[Outlook, ...]:
-    """Of every critical task, and of the pooled mean; a task that has no pairs yet has none."""
+    """Of every critical task, and of the pooled mean; a task that has no pairs yet has none.
+
+    What else sign-off needs (A/A, logprob gates, a lowered level of ``control_size``) can only make it less
+    probable than said here.
+    """
     alpha, loss = evidence.alpha, plan.decision.assumed_loss
-    assumed = {t.name: max(t.p_d, loss) for t in plan.tasks}
+    assumed = {t.name: max(t.p_d, t.noise_p_d, loss) for t in plan.tasks}
     found: list[Outlook] = []
     projected, best = [], []
     for task in evidence.tasks:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from equipoise.evals.errors import PlanError
 from equipoise.evals.experiment.questions import questions_of
+from equipoise.evals.experiment.staging import looks_in_words
 from equipoise.evals.plan import Plan
 from equipoise.evals.statistics.detectable import detectable_at_standard_error, smallest_detectable_loss
 from equipoise.evals.statistics.plan_detectable import PlanDetectable, plan_detectable
@@ -275,6 +276,8 @@ def print_plan_check(check: PlanCheck, console: Console) -> None:
         highlight=False,
     )
     console.print(detectable_in_words(check.detectable), highlight=False)
+    if plan.looks is not None:
+        console.print(looks_in_words(plan), highlight=False)
     if not check.ok:
         console.print(
             "[red]under-powered[/]: raise items or margins, or lower min_joint_power", highlight=False

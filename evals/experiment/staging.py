@@ -28,6 +28,7 @@ __all__ = [
     "evidence_at_stop",
     "final_nogo_alpha",
     "look_taken",
+    "looks_in_words",
     "stages_of",
     "take_look",
 ]
@@ -184,6 +185,25 @@ def final_nogo_alpha(plan: Plan, questions: Sequence[Question]) -> float | None:
     """What the looks have left of alpha for "degraded" at the end; None without looks."""
     levels = _levels(plan, questions)
     return None if levels is None else levels.nogo_alpha(levels.end)
+
+
+def looks_in_words(plan: Plan) -> str:
+    """What the plan's looks may do and at which levels; empty without looks."""
+    levels = levels_of(plan, {t.name: t.items for t in plan.tasks})
+    if plan.looks is None or levels is None:
+        return ""
+    *looks, end = (f"{x:.4f}" for x in levels.levels)
+    at = ", ".join(f"{f:.0%} ({x})" for f, x in zip(plan.looks.fractions, looks, strict=True))
+    futility = (
+        f"or as futile once sign-off has a probability below {plan.looks.gamma:g} left"
+        if plan.looks.futility
+        else "and not as futile"
+    )
+    return (
+        f'looks at {at} of the items, at the end ({end}): in brackets the level of "degraded", '
+        f"{levels.alpha:g} in all ({levels.spending}); a look may stop the run as degraded, {futility}; "
+        "it signs nothing off"
+    )
 
 
 def _levels(plan: Plan, questions: Sequence[Question]) -> LookLevels | None:
