@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student_t
+from scipy.special import stdtr, stdtrit
 
 from equipoise.evals.statistics.limits import (
     ONE_CLUSTER,
@@ -197,15 +197,15 @@ def _t_limits(
     if has_no_spread(sums, sizes):
         return limits_without_spread(d, count, margin=margin, alpha=alpha, unit="cluster")
     delta, se = float(d.mean()), _robust_se(sums, sizes)
-    law = student_t(count - 1)
-    reach = float(law.isf(alpha)) * se
-    noninferiority_p = float(law.sf((delta + margin) / se))
+    freedom = count - 1
+    reach = float(stdtrit(freedom, 1.0 - alpha)) * se
+    noninferiority_p = float(stdtr(freedom, -(delta + margin) / se))
     limits = Limits(
         standard_error=se,
         lower=max(-1.0, delta - reach),
         upper=min(1.0, delta + reach),
         noninferiority_p=noninferiority_p,
-        equivalence_p=max(noninferiority_p, float(law.cdf((delta - margin) / se))),
+        equivalence_p=max(noninferiority_p, float(stdtr(freedom, (delta - margin) / se))),
     )
     return with_score_limits(limits, d, margin=margin, alpha=alpha)
 
