@@ -1,6 +1,6 @@
 """Run inspect with its mock model; ``run_inspect.py DIRECTORY`` writes all its logs there.
 
-Two epochs of 40 sums. In every log the samples 30 to 35 end in their own ways: an error of the solver, the
+Two epochs of 20 sums. In every log the samples 14 to 19 end in their own ways: an error of the solver, the
 token limit, ``max_tokens``, a content filter, an empty answer, a scorer without a value. Of the candidate,
 three sums more are wrong, one of them in its first epoch only.
 """
@@ -14,14 +14,14 @@ from inspect_ai.model import ChatMessageSystem, ChatMessageUser, ModelOutput, Mo
 from inspect_ai.scorer import Score, accuracy, match, mean, scorer
 from inspect_ai.solver import generate, solver
 
-N = 40
+N = 20
 MODEL = "mockllm/model"
 
 
 @solver
 def fails():
     async def solve(state, generate):
-        if state.sample_id == "sum-30":
+        if state.sample_id == "sum-14":
             raise ValueError("the connection was lost")
         return state
 
@@ -40,7 +40,7 @@ def graded():
 @scorer(metrics=[accuracy()])
 def sometimes():
     async def score(state, target):
-        if state.sample_id == "sum-35":
+        if state.sample_id == "sum-19":
             return Score.unscored(explanation="the grader did not answer")
         return Score(value="C" if state.output.completion == target.text else "I")
 
@@ -70,13 +70,13 @@ def outputs(wrong, wrong_once, skip):
             text, stop, tokens = str(i + 1), "stop", 2
             if i in wrong or (i in wrong_once and epoch == 0):
                 text = "7000"
-            if i == 31:
+            if i == 15:
                 text, tokens = "I think", 500  # beyond the token limit
-            elif i == 32:
+            elif i == 16:
                 text, stop, tokens = "Let me see", "max_tokens", 16
-            elif i == 33:
+            elif i == 17:
                 text, stop = "", "content_filter"
-            elif i == 34:
+            elif i == 18:
                 text = ""
             output = ModelOutput.from_content(MODEL, text, stop_reason=stop)
             output.usage = ModelUsage(input_tokens=5, output_tokens=tokens, total_tokens=5 + tokens)
@@ -95,7 +95,7 @@ def run(directory, name, log_format, wrong, wrong_once=(), **changes):
     } | changes
     (log,) = eval(
         Task(**arguments),
-        model=get_model(MODEL, custom_outputs=list(outputs(wrong, wrong_once, {30}))),
+        model=get_model(MODEL, custom_outputs=list(outputs(wrong, wrong_once, {14}))),
         log_dir=str(directory / name),
         log_format=log_format,
         display="none",

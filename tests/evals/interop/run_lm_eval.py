@@ -73,7 +73,7 @@ class Signs(LM):
         found = []
         for request in requests:
             question, choice = request.args
-            i = int(re.findall(r"\d+", question)[-1])
+            i = int(re.findall(r"\d+", question)[0])
             likes = "odd" if (i % 2 == 1) != (i in self.wrong) else "even"
             found.append((-0.5 if choice.strip() == likes else -2.5, choice.strip() == likes))
         return found

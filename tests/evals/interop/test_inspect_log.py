@@ -31,8 +31,8 @@ def test_eval_and_json_logs_of_one_run_read_alike(inspect_logs: Path) -> None:
     assert sorted(zipped.items, key=lambda i: (i.item_id, i.repeat)) == sorted(
         plain.items, key=lambda i: (i.item_id, i.repeat)
     )
-    assert len(zipped.items) == 80
-    assert (zipped.planned_repeats, len(zipped.planned_ids)) == (2, 40)
+    assert len(zipped.items) == 40
+    assert (zipped.planned_repeats, len(zipped.planned_ids)) == (2, 20)
     assert (
         detect_format(inspect_logs / "baseline") == detect_format(inspect_logs / "baseline_json") == "inspect"
     )
@@ -45,7 +45,7 @@ def test_epochs_are_repeats_and_scores_average_to_what_inspect_reports(inspect_l
     items = sums(inspect_logs / "baseline_json").items
     # inspect scores everything but the sample that had an error; it counts the rest as wrong
     counted = [i.score or 0.0 for i in items if i.reason != "sample error"]
-    assert len(counted) == 78
+    assert len(counted) == 38
     assert sum(counted) / len(counted) == pytest.approx(tool)
     assert {i.repeat for i in items} == {0, 1}
 
@@ -57,18 +57,18 @@ def test_how_a_sample_ended_decides_whether_it_has_a_score(inspect_logs: Path) -
         if i.status is not ScoreStatus.SCORED
     }
     assert ends == {
-        ("sum-30", ScoreStatus.ERRORED, "sample error"),
-        ("sum-31", ScoreStatus.TRUNCATED, "token limit"),
-        ("sum-32", ScoreStatus.TRUNCATED, "max_tokens"),
-        ("sum-33", ScoreStatus.REFUSED, "content filter"),
-        ("sum-34", ScoreStatus.ERRORED, "empty answer"),
+        ("sum-14", ScoreStatus.ERRORED, "sample error"),
+        ("sum-15", ScoreStatus.TRUNCATED, "token limit"),
+        ("sum-16", ScoreStatus.TRUNCATED, "max_tokens"),
+        ("sum-17", ScoreStatus.REFUSED, "content filter"),
+        ("sum-18", ScoreStatus.ERRORED, "empty answer"),
     }
 
 
 def test_what_has_no_score_is_counted_by_reason_and_truncation_is_wrong(inspect_logs: Path) -> None:
     paired = pair(sums(inspect_logs / "baseline"), sums(inspect_logs / "candidate"))
     table = paired.table
-    assert table.baseline.shape == (37, 2)
+    assert table.baseline.shape == (17, 2)
     assert table.excluded == {
         f"{why} in a{tail} and {why} in b{tail}": 1
         for why, tail in (
@@ -77,12 +77,12 @@ def test_what_has_no_score_is_counted_by_reason_and_truncation_is_wrong(inspect_
             ("errored", " (empty answer)"),
         )
     }
-    cut = [i for i, name in enumerate(table.item_ids) if name in ("sum-31", "sum-32")]
+    cut = [i for i, name in enumerate(table.item_ids) if name in ("sum-15", "sum-16")]
     assert not table.baseline[cut].any()
     assert table.baseline_truncated[cut].all()
     # sum-1 is wrong in both; of the candidate also 2 and 3, and 4 in its first epoch
     assert (table.baseline - table.candidate).sum() == 5.0
-    assert paired.hash_checked == 40
+    assert paired.hash_checked == 20
 
 
 def test_message_ids_that_are_new_in_every_run_do_not_change_the_hash(inspect_logs: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_log_that_stopped_early_counts_what_it_lacks(inspect_logs: Path) -> No
     stopped = sums(inspect_logs / "stopped")
     assert any("status is 'error'" in note for note in stopped.notes)
     table = pair(sums(inspect_logs / "baseline"), stopped).table
-    assert table.n_planned == 40
+    assert table.n_planned == 20
     assert table.missing_candidate > 5
-    assert sum(table.excluded.values()) + table.n == 40
+    assert sum(table.excluded.values()) + table.n == 20
 
 
 def test_an_answer_without_a_grade_is_missing(inspect_logs: Path) -> None:
     items = sums(inspect_logs / "baseline", ReadOptions(metric="sometimes")).items
-    assert Counter(i.reason for i in items if i.item_id == "sum-35") == {"score is NaN": 2}
+    assert Counter(i.reason for i in items if i.item_id == "sum-19") == {"score is NaN": 2}
 
 
 def test_a_key_of_a_scorer_with_several_values_is_chosen(inspect_logs: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_task_logged_twice_is_refused_until_one_is_named(inspect_logs: Path, t
         read_inspect(tmp_path / "both", OPTIONS)
     one = min((tmp_path / "both").glob("*.eval"))
     assert detect_format(one) == "inspect"
-    assert len(read_inspect(one, OPTIONS).tasks["sums"].items) == 80
+    assert len(read_inspect(one, OPTIONS).tasks["sums"].items) == 40
 
 
 @pytest.mark.parametrize("keep", [0, 100, 5_000, -200])
