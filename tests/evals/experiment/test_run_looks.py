@@ -50,7 +50,8 @@ class Servers:
             if self.dies_after is not None and self.given > self.dies_after:
                 raise ServerError("the server of B died")
         target = TARGETS[key.task, key.item_id]
-        if share(self.wrong.get(key.arm, 0.0), key.arm)(key.task + key.item_id):
+        wrong = self.wrong.get(key.arm, 0.0) if (key.model, key.arm) != ("good", "B") else 0.0
+        if share(wrong, key.arm)(key.task + key.item_id):
             return output(target + "x")
         return output(target)
 
@@ -247,3 +248,43 @@ def test_a_look_that_does_not_follow_from_the_answers_is_refused(servers: Server
     sql("UPDATE records SET value = ? WHERE name = 'look'", json.dumps(value))
     error = error_of(cli("report", "out"), code=4)
     assert "recorded as 'no-go', but its answers lead to 'go on'" in error
+
+
+def test_of_several_models_only_the_degraded_one_is_stopped(servers: Servers) -> None:
+    servers.wrong["B"] = 0.4
+    text = Path("p.toml").read_text()
+    Path("p.toml").write_text(text + '\n[[models]]\nname = "good"\npath = "model"\n')
+    assert started().exit_code == 1
+    told = report()
+    assert told.run.early_stop.startswith("m: stopped early")
+    assert "good" not in told.run.early_stop
+    bad, good = told.models
+    assert (bad.verdict, good.verdict) == ("DEGRADED", "SIGNED OFF")
+    assert [row.n for row in good.tasks] == [200, 120]
+    assert not [e for e in good.exclusions if "stopped early" in e.reason]
+    assert [(look["model"], look["action"]) for look in looks()] == [
+        ("m", "no-go"),
+        ("good", "go on"),
+        ("good", "go on"),
+    ]
+
+
+def test_repeated_answers_are_looked_at_by_their_own_estimate(servers: Servers) -> None:
+    servers.wrong["B"] = 0.4
+    Path("p.toml").write_text(Path("p.toml").read_text().replace("margin = 0.1", "margin = 0.1\nrepeats = 2"))
+    assert started().exit_code == 1
+    assert asked() == dict.fromkeys(("A1", "A2", "B", "P"), 2 * SEEN[0])
+    assert looks()[0]["action"] == "no-go"
+    assert report().models[0].rows[0].verdict == "DEGRADED"
+
+
+def test_plan_check_says_what_the_looks_may_do(servers: Servers) -> None:
+    said = " ".join(cli("plan", "check", "p.toml").stdout.split())
+    assert "looks at 25% (0.01" in said
+    assert "it signs nothing off" in said
+
+
+def test_an_unknown_key_of_the_looks_is_named_with_the_nearest_one(servers: Servers) -> None:
+    Path("p.toml").write_text(Path("p.toml").read_text().replace("[looks]", "[looks]\ngama = 0.1"))
+    error = error_of(cli("plan", "check", "p.toml"), code=2)
+    assert "unknown key 'looks.gama'; did you mean 'gamma'?" in error
