@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-__all__ = ["COUNT", "SIZE", "Number"]
+__all__ = ["ALPHA", "COUNT", "LOSS", "MARGIN", "POWER", "SHARE", "SIZE", "Number"]
 
 _MOST = 10**9
 
@@ -65,3 +65,8 @@ class Whole(click.ParamType):  # type: ignore[type-arg]  # generic in newer rele
 
 COUNT = Whole("a number of pairs", 0)
 SIZE = Whole("how many", 1)
+MARGIN = Number("a margin (a fraction, .02 is two points)", 0, 1)
+ALPHA = Number("a one-sided alpha", 0, 0.5)
+POWER = Number("a power", 0, 1)
+SHARE = Number("a share of discordant answers", 0, 1, closed="both")
+LOSS = Number("a true loss", -1, 1)

@@ -8,14 +8,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.evals.cli.numbers import COUNT, Number
+from equipoise.evals.cli.numbers import ALPHA, COUNT, LOSS, MARGIN, POWER, SHARE, Number
 from equipoise.evals.cli.shell import console, errors_exit
 from equipoise.evals.errors import UsageError
 
 __all__ = ["stats"]
 
-MARGIN = Number("a margin (a fraction, .02 is two points)", 0, 1)
-ALPHA = Number("a one-sided alpha", 0, 0.5)
 NO_MARGIN = "needs a margin: add --margin M"
 # A count like -1 would otherwise be taken for an option, and the message would not name the argument.
 _SIGNED = {"ignore_unknown_options": True}
@@ -121,16 +119,14 @@ def paired(
 
 @stats.command(context_settings=_SIGNED)
 @click.option("--margin", type=MARGIN, required=True, help="Largest tolerated loss.")
-@click.option("--power", type=Number("a power", 0, 1), required=True, help="Wanted probability of success.")
+@click.option("--power", type=POWER, required=True, help="Wanted probability of success.")
 @click.option(
     "--p-d",
-    type=Number("a share of discordant pairs", 0, 1, closed="both"),
+    type=SHARE,
     required=True,
     help="Assumed share of discordant pairs.",
 )
-@click.option(
-    "--loss", type=Number("a true loss", -1, 1), default=0.0, show_default=True, help="Assumed true loss."
-)
+@click.option("--loss", type=LOSS, default=0.0, show_default=True, help="Assumed true loss.")
 @click.option("--alpha", type=ALPHA, default=0.05, show_default=True, help="One-sided alpha.")
 @click.option("--equivalence", is_flag=True, help="Size the equivalence test instead.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")

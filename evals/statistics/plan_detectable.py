@@ -53,7 +53,7 @@ def plan_detectable(
     allow_detected: bool = False,
     alarm_power: float = 0.8,
     refusal: Sequence[float] = (0.8, 0.95),
-    draws: int = 4_000,
+    draws: int = 2_500,
 ) -> PlanDetectable:
     """Search the losses, to 0.0002, that the plan would find and refuse.
 
