@@ -1,6 +1,7 @@
 """The command line: parse, call, render, exit; a file for each family of commands.
 
-Exit codes: 0 signed off, 1 degraded, 3 inconclusive, 4 invalid or no verdict, 2 usage,
+Exit codes: 0 signed off (of a comparison: all gates passed), 1 degraded, 3 inconclusive, 4 invalid or no
+verdict, 2 usage,
 130 interrupted.
 """
 

@@ -100,7 +100,7 @@ def json_object(value: Any, where: str) -> dict[str, Any]:
 def decode(data: bytes, where: str) -> str:
     """UTF-8, with or without a byte-order mark."""
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as e:
         raise UsageError(f"{where} is not UTF-8 text (byte {e.start}); convert it to UTF-8") from e
 
