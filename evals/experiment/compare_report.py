@@ -48,7 +48,7 @@ def comparison_report(compared: Compared, *, command: str = "") -> Report:
         smallest_detectable_loss=max(detectable) if detectable else None,
         kind="comparison",
         eligible_for_sign_off=False,
-        reasons=tuple(f"{m.model}: {_reason(r)}" for m in verdict.models for r in m.reasons),
+        reasons=tuple(f"{_prefix(m.model, models)}{_reason(r)}" for m in verdict.models for r in m.reasons),
         would_decide=tuple(_would_decide(models)),
         limits=tuple(_limits(compared)),
         undefined={} if detectable else {"smallest_detectable_loss": "a task has nothing to pool"},
@@ -58,6 +58,11 @@ def comparison_report(compared: Compared, *, command: str = "") -> Report:
 
 def _word(outcome: Outcome) -> str:
     return _PASSED if outcome is Outcome.SIGNED_OFF else outcome.value
+
+
+def _prefix(model: str, models: Sequence[ModelReport]) -> str:
+    """Which of several models is spoken of; of one alone the report's title says it."""
+    return f"{model}: " if len(models) > 1 else ""
 
 
 def _reason(text: str) -> str:
@@ -135,7 +140,7 @@ def _would_decide(models: Sequence[ModelReport]) -> Iterator[str]:
         for row in model.rows:
             name = row.task if isinstance(row, TaskRow) else "the pooled mean"
             if row.would_decide:
-                yield f"{model.name}, {name}: {row.would_decide}"
+                yield f"{_prefix(model.name, models)}{name}: {row.would_decide}"
 
 
 def _limits(compared: Compared) -> Iterator[str]:
