@@ -11,6 +11,7 @@ from equipoise import __version__
 from equipoise.evals.cli.compare import compare
 from equipoise.evals.cli.ledger import ledger
 from equipoise.evals.cli.plan import plan
+from equipoise.evals.cli.quant import quant
 from equipoise.evals.cli.run import report, run
 from equipoise.evals.cli.seeds import seeds
 from equipoise.evals.cli.serve import doctor, serve
@@ -25,5 +26,5 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, compare, plan, ledger, stats, serve, doctor, seeds):
+for command in (run, report, compare, plan, ledger, stats, quant, serve, doctor, seeds):
     main.add_command(command)
