@@ -106,7 +106,6 @@ def size(
     """
     from equipoise.evals.experiment.plan_size import Assumption, Rates, SizeGoal, assumptions_of, size_plan
     from equipoise.evals.experiment.plan_size_text import plan_size_dict, print_plan_size
-    from equipoise.evals.experiment.run_noise import noise_of_run
 
     if requests_per_s is not None and tokens_per_s is not None:
         raise UsageError(
@@ -118,6 +117,8 @@ def size(
         given = next((name for name, value in measured.items() if value is not None), None)
         if given is not None:
             raise UsageError(f"{given} does not go with --from, which takes it from the run; leave one out")
+        from equipoise.evals.experiment.run_noise import noise_of_run
+
         noise = noise_of_run(run_dir)
         d = noise.plan.decision
         assumed = assumptions_of(noise, margin=margin, p_d=p_d, loss=loss)

@@ -54,6 +54,7 @@ def paired(
     """
     from equipoise.evals.statistics.mcnemar import mcnemar_test
     from equipoise.evals.statistics.newcombe import newcombe_interval
+    from equipoise.evals.statistics.paired_intervals import bonett_price_interval, wald_interval
     from equipoise.evals.statistics.tango import CITATION, tango_delta_limits, tango_test
 
     b, c, n = baseline_only, candidate_only, both_right + baseline_only + candidate_only + both_wrong
@@ -62,6 +63,7 @@ def paired(
     ci_lower, ci_upper = (float(x) for x in tango_delta_limits(b, c, n, 0.5 + level / 2.0))
     lower, upper = (float(x) for x in tango_delta_limits(b, c, n, 1.0 - alpha))
     newcombe = newcombe_interval(both_right, b, c, both_wrong, level=level)
+    others = bonett_price_interval(b, c, n, level=level), wald_interval(b, c, n, level=level)
     mcnemar = mcnemar_test(b, c)
     test = tango_test(b, c, n, margin=margin, alpha=alpha) if margin is not None else None
     result: dict[str, Any] = {
@@ -73,6 +75,8 @@ def paired(
         "level": level,
         "tango_ci": [ci_lower, ci_upper],
         "newcombe_ci": [newcombe.ci_lower, newcombe.ci_upper],
+        "bonett_price_ci": [others[0].ci_lower, others[0].ci_upper],
+        "wald_ci": [others[1].ci_lower, others[1].ci_upper],
         "alpha": alpha,
         "lower": lower,
         "upper": upper,
@@ -87,6 +91,8 @@ def paired(
         "methods": {
             "tango_ci, lower, upper, noninferiority_p, equivalence_p": CITATION,
             "newcombe_ci": newcombe.citation,
+            "bonett_price_ci": others[0].citation,
+            "wald_ci": f"{others[1].citation} A point at zero discordance: never gate on it.",
             "mcnemar_exact_p, mcnemar_mid_p": mcnemar.citation,
         },
     }

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite, prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equipoise.evals.errors import UsageError
-from equipoise.evals.experiment.run_noise import RunNoise, TaskNoise
 from equipoise.evals.statistics.plan_detectable import PlanDetectable, plan_detectable
 from equipoise.evals.statistics.plan_power import PlanPower, TaskDesign, plan_power
 from equipoise.evals.statistics.power import sample_size
@@ -17,6 +17,9 @@ from equipoise.evals.statistics.repeats_size import (
     repeats_size,
     simulated_power,
 )
+
+if TYPE_CHECKING:  # sizes from assumed rates alone need no run's machinery
+    from equipoise.evals.experiment.run_noise import RunNoise, TaskNoise
 
 __all__ = ["Assumption", "PlanSize", "Rates", "SizeGoal", "TaskSize", "assumptions_of", "size_plan"]
 
@@ -37,7 +40,7 @@ class Assumption:
     critical: bool = True
     tokens_per_answer: float | None = None
     requests_per_answer: float = 1.0
-    noise: TaskNoise | None = None
+    noise: "TaskNoise | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,7 @@ class PlanSize:
 
 
 def assumptions_of(
-    run: RunNoise, *, margin: float | None, p_d: float | None, loss: float | None
+    run: "RunNoise", *, margin: float | None, p_d: float | None, loss: float | None
 ) -> list[Assumption]:
     """The tasks of a run with the noise that its baseline showed; ``None`` takes the plan's own value.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import nan
 
 import numpy as np
@@ -86,6 +87,7 @@ def plan_detectable(
         by_task, pooled = loss_alarms(drawn, alpha)
         return float(np.mean(by_task.any(axis=1) | pooled))
 
+    @cache
     def refused(loss: float) -> float:
         runs = simulate_runs(
             at(loss), suite_margin, rng=np.random.default_rng(seed), alpha=alpha, draws=draws

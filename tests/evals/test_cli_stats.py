@@ -9,6 +9,12 @@ import pytest
 from cli_runs import cli, error_of
 
 VECTORS = json.loads((Path(__file__).parent / "statistics" / "vectors.json").read_text())
+_KEYS = {
+    "tango": "tango_ci",
+    "newcombe10": "newcombe_ci",
+    "bonett_price": "bonett_price_ci",
+    "wald": "wald_ci",
+}
 INTERVALS = [v for v in VECTORS["paired_difference_ci"] if "table" in v]
 MCNEMAR = [v for v in VECTORS["mcnemar"] if "table" in v]
 
@@ -22,7 +28,7 @@ def stats(*args: object) -> dict[str, Any]:
 @pytest.mark.parametrize("vector", INTERVALS, ids=lambda v: f"{v['source']}:{v['table']}")
 def test_paired_gives_the_published_intervals_of_candidate_minus_baseline(vector: dict[str, Any]) -> None:
     found = stats("paired", *vector["table"], "--level", vector["level"])
-    for name, key in (("tango", "tango_ci"), ("newcombe10", "newcombe_ci")):
+    for name, key in _KEYS.items():
         if name in vector:
             low, high = vector[name]  # of (b - c) / n: ours is its negative, reversed
             assert found[key] == pytest.approx([-high, -low], abs=5.1e-4)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
+from statsmodels.stats.weightstats import ttost_paired
 
 from equipoise.evals.statistics.tango import tango_delta_limits, tango_statistic, tango_test
 
@@ -136,6 +137,22 @@ def test_one_more_lost_item_never_makes_the_candidate_look_better(table: tuple[i
         assert after.lower <= before.lower + 1e-12
         assert after.upper <= before.upper + 1e-12
         assert after.noninferiority_p >= before.noninferiority_p - 1e-12
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(4_000, 20_000), st.floats(0.05, 0.3), st.floats(0.35, 0.65), st.floats(0.005, 0.05))
+def test_with_many_pairs_it_agrees_with_two_one_sided_t_tests(
+    n: int, p_d: float, share: float, margin: float
+) -> None:
+    """statsmodels' TOST of paired means estimates the variance freely; with many pairs that is all one."""
+    b = round(n * p_d * share)
+    c = round(n * p_d) - b
+    difference = np.concatenate([np.full(b, -1.0), np.full(c, 1.0), np.zeros(n - b - c)])
+    p, lower, upper = ttost_paired(difference, np.zeros(n), -margin, margin)
+    result = tango_test(b, c, n, margin=margin)
+    assert result.noninferiority_p == pytest.approx(lower[1], abs=0.01)
+    assert norm.sf(result.statistic_at_minus_margin) == pytest.approx(upper[1], abs=0.01)
+    assert result.equivalence_p == pytest.approx(p, abs=0.01)
 
 
 def test_statistic_decreases_in_the_loss_for_all_tables_of_twelve_pairs() -> None:
