@@ -4,7 +4,8 @@
 
     EquipoiseError            exit 4: no verdict; what was answered is kept
     ├── UsageError            exit 2: a flag, path or URL the user gave is wrong
-    │   └── PlanError         exit 2: the plan file is wrong, or no longer the registered one
+    │   ├── PlanError         exit 2: the plan file is wrong, or no longer the registered one
+    │   └── CheckpointError   exit 2: a model's files are missing, damaged, contradictory or refused
     ├── ServerError           an SGLang server of ours did not start, or died
     ├── RequestError          one request failed for good (after its retries)
     ├── ParityError           the arms differ in something the plan does not allow
@@ -16,6 +17,7 @@ A message names the item, arm, file, flag or URL, and ends with the remedy.
 """
 
 __all__ = [
+    "CheckpointError",
     "EquipoiseError",
     "InterruptedRunError",
     "JournalError",
@@ -42,6 +44,10 @@ class UsageError(EquipoiseError):
 
 class PlanError(UsageError):
     """The plan cannot be read, is inconsistent, or differs from the registered one."""
+
+
+class CheckpointError(UsageError):
+    """A checkpoint is missing, damaged, contradicts itself, or is of a kind that is refused (pickles)."""
 
 
 class ServerError(EquipoiseError):
