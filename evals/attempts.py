@@ -5,9 +5,16 @@ candidate is signed off with probability up to the sum of the alphas (the union 
 about how the attempts depend on each other). So a plan registers how many attempts it allows, each
 test runs at alpha over that number, and an attempt beyond it cannot sign off.
 
-Attempt number k is 1 + the earlier attempts that did not end in a sign-off. A sign-off does not count
-because the bound is on the event "signed off at least once": once it has happened, later attempts
-cannot make it happen. What counts is every attempt that could still have been the first.
+Attempt number k is 1 + the earlier attempts that were decided, or abandoned, without a sign-off. Two kinds
+do not count:
+
+* a sign-off, because the bound is on the event "signed off at least once": once it has happened, later
+  attempts cannot make it happen;
+* an INVALID one, because it tested nothing: it could not sign off, and whether a run is valid (parity, noise
+  floor, control, the baseline's truncation, missing answers) is found without the candidate's scores, so
+  repeating until a run is valid chooses nothing. It is listed all the same.
+
+What counts is every attempt that could have been the first sign-off, and was not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +51,7 @@ class EarlierAttempt:
     @property
     def counts(self) -> bool:
         """Whether it could have been the first sign-off, and was not."""
-        return self.outcome != Outcome.SIGNED_OFF.value
+        return self.outcome not in (Outcome.SIGNED_OFF.value, Outcome.INVALID.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

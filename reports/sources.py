@@ -68,7 +68,7 @@ def attempts(run: Run) -> Table:
             )
             for a in shown
         ),
-        caption="Same candidate and baseline by their digests; an earlier sign-off does not count.",
+        caption="Same candidate and baseline by their digests; an earlier sign-off does not count, nor an invalid one.",
     )
 
 

@@ -68,7 +68,7 @@ def run(*outcomes: Outcome) -> RunVerdict:
     )
 
 
-COUNTING = ("DEGRADED", "INCONCLUSIVE", "INVALID", UNFINISHED)
+COUNTING = ("DEGRADED", "INCONCLUSIVE", UNFINISHED)
 
 
 @pytest.mark.parametrize("outcome", COUNTING)
@@ -76,6 +76,12 @@ def test_every_attempt_that_did_not_sign_off_counts(outcome: str) -> None:
     assert attempts(outcome).number == 2
     assert attempts("SIGNED OFF").number == 1
     assert attempts(outcome, "SIGNED OFF", outcome).number == 3
+
+
+def test_an_invalid_attempt_tested_nothing_and_does_not_count() -> None:
+    now = attempts("INVALID", "INVALID")
+    assert (now.number, now.bound, len(now.earlier)) == (1, 0.05, 2)
+    assert attempts("INVALID", "DEGRADED").number == 2
 
 
 def test_the_bound_is_the_sum_of_the_alphas_that_were_spent() -> None:
@@ -112,11 +118,11 @@ def test_within_the_attempts_or_without_a_ledger_a_sign_off_stays() -> None:
 
 def test_one_model_beyond_its_attempts_holds_the_whole_run_back() -> None:
     verdict = run(Outcome.SIGNED_OFF, Outcome.SIGNED_OFF)
-    found = apply_attempts(verdict, {"m0": attempts(), "m1": attempts("INVALID")})
+    found = apply_attempts(verdict, {"m0": attempts(), "m1": attempts("DEGRADED")})
     assert [m.outcome for m in found.models] == [Outcome.SIGNED_OFF, Outcome.INCONCLUSIVE]
     assert (found.outcome, found.indistinguishable) == (Outcome.INCONCLUSIVE, False)
     worse = run(Outcome.DEGRADED, Outcome.SIGNED_OFF)
-    assert apply_attempts(worse, {"m1": attempts("INVALID")}).outcome is Outcome.DEGRADED
+    assert apply_attempts(worse, {"m1": attempts("DEGRADED")}).outcome is Outcome.DEGRADED
 
 
 def test_a_bad_candidate_tried_ten_times_is_signed_off_with_probability_alpha_at_most() -> None:
