@@ -76,7 +76,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt(Node):
-    """One attempt at the candidate; ``number`` is 1 + those before it that could have signed off and did not."""
+    """One attempt at the candidate; ``number`` is 1 + the earlier ones that could have signed off."""
 
     model: str
     run_id: str

@@ -68,7 +68,8 @@ def attempts(run: Run) -> Table:
             )
             for a in shown
         ),
-        caption="Same candidate and baseline by their digests; an earlier sign-off does not count, nor an invalid one.",
+        caption="Same candidate and baseline by their digests; earlier sign-offs and invalid runs do not "
+        "count.",
     )
 
 
