@@ -24,24 +24,28 @@ def stored_weights(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
 
 def _quantized(config: Mapping[str, Any]) -> str:
     method = config.get("quant_method")
-    if method == "fp8":
-        return "fp8-block" if config.get("weight_block_size") == [128, 128] else "other"
-    if method == "modelopt" or "quant_algo" in config:
-        return "nvfp4" if config.get("quant_algo") == "NVFP4" else "other"
-    if method != "compressed-tensors":
-        return "other"
-    groups = config.get("config_groups")
+    if method == "compressed-tensors":
+        return _compressed_tensors(config.get("config_groups"))
+    if method == "fp8" and config.get("weight_block_size") == [128, 128]:
+        return "fp8-block"
+    if method in ("modelopt", "modelopt_fp4", None) and config.get("quant_algo") == "NVFP4":
+        return "nvfp4"
+    return "other"
+
+
+def _compressed_tensors(groups: object) -> str:
+    """One group of symmetric weights of a kind we know; mixed schemes are "other"."""
     if not isinstance(groups, Mapping) or len(groups) != 1:
         return "other"
     (group,) = groups.values()
     scheme = group.get("weights") if isinstance(group, Mapping) else None
     if not isinstance(scheme, Mapping) or scheme.get("symmetric") is not True:
         return "other"
-    match scheme.get("type"), scheme.get("num_bits"), scheme.get("strategy"):
-        case "int", 4, "group":
-            return "int4-g32" if scheme.get("group_size") == 32 else "other"
-        case "float", 8, "channel":
+    match scheme.get("type"), scheme.get("num_bits"), scheme.get("strategy"), scheme.get("group_size"):
+        case "int", 4, "group", 32:
+            return "int4-g32"
+        case "float", 8, "channel", _:
             return "fp8-channel"
-        case "float", 8, "block":
+        case "float", 8, "block", _:
             return "fp8-block"
     return "other"
