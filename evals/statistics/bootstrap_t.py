@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.evals.statistics.cluster import cluster_index, cluster_sums
+from equipoise.evals.statistics.cluster import cluster_index, cluster_sums, t_limits
 from equipoise.evals.statistics.limits import (
     ONE_CLUSTER,
     Limits,
     has_no_spread,
     limits_without_spread,
     undefined_limits,
+    widest,
     with_score_limits,
+    with_unseen_units,
 )
 from equipoise.evals.statistics.resample import distinct_rows, resampled_totals
 from equipoise.evals.statistics.scores import check_margin, item_difference, paired_scores
@@ -111,9 +113,10 @@ def bootstrap_t(
     -------
     BootstrapTResult
         One cluster gives NaN limits and a reason. Where every item (or cluster) changed alike there is
-        nothing to resample: Tango's limits on fractional counts stand in, and ``fallback`` says so. For
-        single right-or-wrong answers in clusters the limits are no narrower than Tango's at the effective
-        number of pairs, as in :func:`~equipoise.evals.statistics.cluster.cluster_t`.
+        nothing to resample: Tango's limits on fractional counts stand in, and ``fallback`` says so. No limit
+        is narrower than items (or clusters) that the sample missed allow (`limits.with_unseen_units`); with
+        clusters, nor than :func:`~equipoise.evals.statistics.cluster.cluster_t`, and for single
+        right-or-wrong answers than Tango's at the effective number of pairs.
 
     Raises
     ------
@@ -125,13 +128,15 @@ def bootstrap_t(
     base, cand = paired_scores(baseline, candidate)
     d = item_difference(base, cand)
     if clusters is None:
-        count, sums, sizes = None, d, np.ones(d.size)
+        count, index, sums, sizes = None, np.arange(d.size), d, np.ones(d.size)
     else:
         index, count = cluster_index(clusters, d.size)
         sums, sizes = cluster_sums(d, index, count)
     limits = _bootstrap_limits(
         d, sums, sizes, clusters=count, margin=margin, alpha=alpha, resamples=resamples, rng=rng
     )
+    if count is not None:
+        limits = widest(limits, t_limits(d, index, count, margin, alpha))
     return BootstrapTResult(
         n=d.size,
         clusters=count,
@@ -225,7 +230,9 @@ def _bootstrap_limits(
         noninferiority_p=noninferiority_p,
         equivalence_p=max(noninferiority_p, _share(limits >= margin)),
     )
-    return result if clusters is None else with_score_limits(result, d, margin=margin, alpha=alpha)
+    if clusters is not None:
+        result = with_score_limits(result, d, margin=margin, alpha=alpha)
+    return with_unseen_units(result, delta, sums.size, margin=margin, alpha=alpha)
 
 
 def _resamples_beyond(resamples: int, alpha: float) -> int:

@@ -21,7 +21,7 @@ from equipoise.evals.statistics.limits import (
 )
 from equipoise.evals.statistics.scores import check_difference, check_margin
 
-__all__ = ["ClusterTResult", "cluster_index", "cluster_standard_error", "cluster_t"]
+__all__ = ["ClusterTResult", "cluster_index", "cluster_standard_error", "cluster_t", "t_limits"]
 
 CITATION = (
     "Liang K-Y, Zeger SL (1986). Longitudinal data analysis using generalized linear models. "
@@ -71,8 +71,9 @@ def cluster_t(
 ) -> ClusterTResult:
     """Non-inferiority and equivalence of the mean difference of clustered items.
 
-    Clusters are taken to be independent draws; within one, anything goes. Use it from about 30 clusters on;
-    with fewer, :func:`~equipoise.evals.statistics.bootstrap_t.bootstrap_t` with ``clusters``.
+    Clusters are taken to be independent draws; within one, anything goes. Too sure of itself with few
+    clusters, and with many where few of them carry the change: decisions are made by
+    :func:`~equipoise.evals.statistics.bootstrap_t.bootstrap_t` with ``clusters``, never narrower than this.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def cluster_t(
     check_margin(margin, alpha)
     d = check_difference(difference)
     index, count = cluster_index(clusters, d.size)
-    limits = _t_limits(d, index, count, margin, alpha)
+    limits = t_limits(d, index, count, margin, alpha)
     return ClusterTResult(
         n=d.size,
         clusters=count,
@@ -188,9 +189,10 @@ def cluster_sums(
     return sums, np.bincount(index, minlength=count).astype(np.float64)
 
 
-def _t_limits(
+def t_limits(
     d: NDArray[np.float64], index: NDArray[np.intp], count: int, margin: float, alpha: float
 ) -> Limits:
+    """Cluster-robust t limits of the mean of ``d`` [n]; ``index`` [n] numbers the ``count`` clusters."""
     if count == 1:
         return undefined_limits(ONE_CLUSTER)
     sums, sizes = cluster_sums(d, index, count)

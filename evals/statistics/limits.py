@@ -25,7 +25,9 @@ __all__ = [
     "has_no_spread",
     "limits_without_spread",
     "undefined_limits",
+    "widest",
     "with_score_limits",
+    "with_unseen_units",
 ]
 
 ONE_CLUSTER = "all items share one cluster: nothing shows how much clusters differ"
@@ -90,6 +92,53 @@ def limits_without_spread(
             f"fractional counts (lost {lost:g}, gained {gained:g} of {units} {unit}s)"
         ),
     )
+
+
+def widest(limits: Limits, other: Limits) -> Limits:
+    """The wider of two limits on each side, with the larger p-values; notes of the first."""
+    return replace(
+        limits,
+        lower=min(limits.lower, other.lower),
+        upper=max(limits.upper, other.upper),
+        noninferiority_p=max(limits.noninferiority_p, other.noninferiority_p),
+        equivalence_p=max(limits.equivalence_p, other.equivalence_p),
+    )
+
+
+def with_unseen_units(limits: Limits, delta: float, units: int, *, margin: float, alpha: float) -> Limits:
+    """The limits, no narrower than what units that the sample happened to miss could change.
+
+    A share q of units that went from all right to all wrong goes unseen with probability ``(1 - q)^units``,
+    and then nothing in the data tells: spread between units is estimated from the others. The true delta
+    may then be ``delta - q (1 + delta)``, and in the other direction ``delta + q (1 - delta)``. q is Tango's
+    limit of no discordant pair in ``units``, ``z^2 / (units + z^2)``, about 2.7 / units at alpha .05.
+
+    Parameters
+    ----------
+    limits
+        Of independent units: items, or clusters.
+    delta
+        Mean difference, in [-1, 1].
+    """
+    z = float(norm.isf(alpha))
+    q = z * z / (units + z * z)
+    noninferiority_p = _unseen_p(delta, units, margin)
+    return widest(
+        limits,
+        Limits(
+            standard_error=limits.standard_error,
+            lower=delta - q * (1.0 + delta),
+            upper=delta + q * (1.0 - delta),
+            noninferiority_p=noninferiority_p,
+            equivalence_p=max(noninferiority_p, _unseen_p(-delta, units, margin)),
+        ),
+    )
+
+
+def _unseen_p(delta: float, units: int, margin: float) -> float:
+    """Tango's p-value of no discordant pair, against the unseen share that a loss of ``margin`` needs."""
+    share = (margin + delta) / (1.0 + delta) if delta > -1.0 else -1.0
+    return float(norm.cdf(tango_statistic(0, 0, units, share))) if share > 0.0 else 1.0
 
 
 def with_score_limits(

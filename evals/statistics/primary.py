@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.evals.statistics.bootstrap_t import bootstrap_t
-from equipoise.evals.statistics.cluster import cluster_index, cluster_t
+from equipoise.evals.statistics.cluster import cluster_index
 from equipoise.evals.statistics.delta import DeltaEstimate, DifferenceTest
 from equipoise.evals.statistics.fixed_benchmark import fixed_benchmark
 from equipoise.evals.statistics.mcnemar import mcnemar_test
@@ -19,8 +19,6 @@ from equipoise.evals.statistics.tango import tango_test
 
 __all__ = ["difference_test", "estimate_delta"]
 
-# From here on a t interval with clusters - 1 degrees of freedom holds its level.
-_MANY_CLUSTERS = 30
 # Below, items are no sample of a population; with this many repeats they can be taken as fixed instead.
 _FEW_ITEMS = 100
 _REPEATS_FOR_FIXED_ITEMS = 4
@@ -40,8 +38,7 @@ def estimate_delta(
     ===========================================  ==================================
     scores                                       method
     ===========================================  ==================================
-    30 or more clusters, some shared             cluster-robust t
-    fewer clusters, some shared                  bootstrap-t over clusters
+    some items share a cluster                   bootstrap-t over clusters
     single right-or-wrong answers                Tango's score test
     under 100 items, 4 or more repeats           fixed benchmark (these items only)
     all else (repeats, graded scores)            bootstrap-t over items
@@ -66,8 +63,6 @@ def estimate_delta(
     base, cand = paired_scores(baseline, candidate)
     shared = _shared_clusters(clusters, base.shape[0])
     if shared is not None:
-        if int(shared.max()) + 1 >= _MANY_CLUSTERS:
-            return cluster_t(item_difference(base, cand), shared, margin=margin, alpha=alpha)
         return bootstrap_t(base, cand, margin=margin, alpha=alpha, rng=rng, clusters=shared)
     if _single_binary(base, cand):
         b, c = _discordant(base, cand)
