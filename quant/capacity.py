@@ -14,7 +14,7 @@ from equipoise.quant.geometry import Geometry, kv_bytes_per_token, kv_bytes_per_
 from equipoise.quant.gpus import Gpu
 from equipoise.quant.weights_size import Component
 
-__all__ = ["DEFAULT_STATIC_FRACTION", "NOT_MODELLED", "Capacity", "Deployment", "capacity", "tokens_in"]
+__all__ = ["DEFAULT_STATIC_FRACTION", "NOT_MODELLED", "Capacity", "Deployment", "capacity_of", "tokens_in"]
 
 DEFAULT_STATIC_FRACTION = 0.83
 """The one fitted number: it reproduces the published capacity of Kimi K2.6 on eight H200."""
@@ -97,7 +97,7 @@ def tokens_in(pool_bytes: int, bytes_per_token: int, *, page_size: int = 1) -> i
     return max(0, pool_bytes // bytes_per_token // page_size * page_size)
 
 
-def capacity(
+def capacity_of(
     geometry: Geometry, components: Iterable[Component], deployment: Deployment, layout: str
 ) -> Capacity:
     """The capacity of one server.

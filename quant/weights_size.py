@@ -225,13 +225,13 @@ def checkpoint_components(checkpoint: Checkpoint, geometry: Geometry) -> tuple[C
     expected, mtp = geometry.num_layers, geometry.num_mtp_layers
     if missing := sorted(set(range(expected)) - layers_seen):
         raise CheckpointError(
-            f"{checkpoint.path}: config.json says num_hidden_layers {expected}, but layer {missing[0]} has no "
-            "tensors; config and weights are not of one model: download both again"
+            f"{checkpoint.path}: config.json says num_hidden_layers {expected}, but layer {missing[0]} has "
+            "no tensors; config and weights are not of one model: download both again"
         )
     if max(layers_seen) >= expected + mtp:
         raise CheckpointError(
-            f"{checkpoint.path}: config.json says {expected} layers and {mtp} MTP layers, but there are tensors "
-            f"of layer {max(layers_seen)}; config and weights are not of one model: download both again"
+            f"{checkpoint.path}: config.json says {expected} layers and {mtp} MTP layers, but there are "
+            f"tensors of layer {max(layers_seen)}; they are not of one model: download both again"
         )
     return tuple(
         Component(name=name, num_bytes=size, split=split, loaded=loaded)

@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # name -> (module, attribute, one line of help)
 SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     "capacity": ("quant_capacity", "capacity", "How many tokens of KV cache a server holds."),
-    "geometry": ("quant_capacity", "geometry", "A model's dimensions and KV bytes per token."),
+    "geometry": ("quant_geometry", "geometry", "A model's dimensions and KV bytes per token."),
 }
 
 

@@ -76,7 +76,7 @@ def load_geometry(source: str | PathLike[str] | Mapping[str, Any], *, name: str 
         max_position=fields.integer("max_position_embeddings"),
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers"),
+        num_layers=fields.layers(),
         num_mtp_layers=fields.integer("num_nextn_predict_layers", minimum=0, default=0),
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
         vision_parameters=vision or 0,
@@ -118,7 +118,7 @@ def _full_attention_only(fields: Fields) -> None:
     kinds = fields.values.get("layer_types")
     if kinds is None:
         return
-    if not isinstance(kinds, list) or len(kinds) != fields.integer("num_hidden_layers"):
+    if not isinstance(kinds, list) or len(kinds) != fields.layers():
         fields.fail("layer_types", "is not a list of one kind for each of num_hidden_layers layers")
     for kind in kinds:
         if kind not in ("full_attention", "indexed_attention"):
@@ -179,7 +179,7 @@ def _grouped(fields: Fields, family: str) -> dict[str, Any]:
 
 
 def _experts(fields: Fields, family: str) -> dict[str, Any]:
-    layers = fields.integer("num_hidden_layers")
+    layers = fields.layers()
     if family in _GQA_DENSE:
         return {"dense_layers": layers}
     key = "num_experts" if family.startswith("qwen") else "n_routed_experts"

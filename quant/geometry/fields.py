@@ -7,7 +7,9 @@ from equipoise.evals.errors import CheckpointError
 
 __all__ = ["Fields"]
 
-_MOST = 10**9  # no dimension comes near; bounds the arithmetic on untrusted files
+# No model comes near; they bound the arithmetic and the lists that an untrusted file can ask for.
+_MOST = 10**9
+_MOST_LAYERS = 10_000
 
 
 class Fields:
@@ -43,13 +45,20 @@ class Fields:
                 return default
             self.fail(key, "is null" if key in self.values else "is missing")
         if type(value) is not int or not minimum <= value <= _MOST:
-            self.fail(key, f"is {value!r}, not a whole number of at least {minimum}")
+            self.fail(key, f"is {value!r:.40}, not a whole number from {minimum} to {_MOST:,}")
+        return value
+
+    def layers(self) -> int:
+        """``num_hidden_layers``."""
+        value = self.integer("num_hidden_layers")
+        if value > _MOST_LAYERS:
+            self.fail("num_hidden_layers", f"is {value:,}, over {_MOST_LAYERS:,}")
         return value
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
         if not isinstance(value, str):
-            self.fail(key, "is missing" if key not in self.values else f"is {value!r}, not a string")
+            self.fail(key, "is missing" if key not in self.values else f"is {value!r:.40}, not a string")
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
@@ -57,5 +66,5 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.fail(key, f"is {value!r}, not true or false")
+            self.fail(key, f"is {value!r:.40}, not true or false")
         return value

@@ -23,7 +23,7 @@ def index_layers(fields: Fields) -> tuple[int, ...]:
         A list of another length or with other words, a first layer without anything to reuse, or keys that
         contradict each other.
     """
-    layers = fields.integer("num_hidden_layers")
+    layers = fields.layers()
     found: dict[str, tuple[int, ...]] = {}
     if (types := fields.values.get("indexer_types")) is not None:
         found["indexer_types"] = _listed(fields, "indexer_types", types, ("full", "shared"))
@@ -47,7 +47,7 @@ def index_layers(fields: Fields) -> tuple[int, ...]:
 
 
 def _listed(fields: Fields, key: str, value: object, words: tuple[str, str]) -> tuple[int, ...]:
-    (runs, reuses), layers = words, fields.integer("num_hidden_layers")
+    (runs, reuses), layers = words, fields.layers()
     if not isinstance(value, (list, str)) or len(value) != layers or any(kind not in words for kind in value):
         fields.fail(key, f"is not a list of {layers} times {runs!r} or {reuses!r}")
     if value[0] != runs:

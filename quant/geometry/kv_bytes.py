@@ -51,19 +51,34 @@ def kv_layouts_of(geometry: Geometry) -> tuple[str, ...]:
     return ("bf16", "fp8_flat", "ds656") if geometry.is_latent else ("bf16", "fp8_flat", "fp8_per_head")
 
 
-def kv_layout_for(geometry: Geometry, kv_cache_dtype: str) -> str:
+def kv_layout_for(geometry: Geometry, kv_cache_dtype: str, *, sm_major: int = 9) -> str:
     """The layout that SGLang 0.5.23 uses for a KV dtype on NVIDIA GPUs, with its default backends.
+
+    DSA in fp8 is the one case that differs by GPU: FlashMLA's ds656 on Hopper, TensorRT-LLM's flat rows on
+    Blackwell (``arg_groups/overrides.py`` and ``calculate_mla_kv_cache_dim`` of
+    ``mem_cache/kv_cache_configurator.py``).
+
+    Parameters
+    ----------
+    sm_major : int
+        Compute capability: 9 is Hopper, 10 Blackwell.
 
     Raises
     ------
     UsageError
-        A dtype that is not one of bf16, bfloat16, fp8_e4m3, fp8_e5m2.
+        A dtype that is not one of bf16, bfloat16, fp8_e4m3, fp8_e5m2; fp8_e5m2 for DSA.
     """
     if kv_cache_dtype in ("bf16", "bfloat16"):
         return "bf16"
-    if kv_cache_dtype in _FP8:
-        return "ds656" if geometry.attention == "dsa" else "fp8_flat"
-    raise UsageError(f"KV dtype {kv_cache_dtype!r} is not known here; choose bf16, {' or '.join(_FP8)}")
+    if kv_cache_dtype not in _FP8:
+        raise UsageError(f"KV dtype {kv_cache_dtype!r} is not known here; choose bf16, {' or '.join(_FP8)}")
+    if geometry.attention != "dsa":
+        return "fp8_flat"
+    if kv_cache_dtype != "fp8_e4m3":
+        raise UsageError(
+            f"SGLang refuses KV dtype {kv_cache_dtype} for {geometry.name} (DSA); choose bf16 or fp8_e4m3"
+        )
+    return "fp8_flat" if sm_major >= 10 else "ds656"
 
 
 def kv_layer_bytes(geometry: Geometry, layout: str, *, kv_heads: int | None = None) -> tuple[LayerBytes, ...]:
