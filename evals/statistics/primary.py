@@ -32,6 +32,7 @@ def estimate_delta(
     alpha: float,
     rng: np.random.Generator,
     clusters: ArrayLike | Sequence[Any] | None = None,
+    resamples: int = 10_000,
 ) -> DeltaEstimate:
     """Estimate delta with one-sided limits by the method that fits the scores' shape.
 
@@ -54,6 +55,8 @@ def estimate_delta(
         Source of the resamples, where there are any.
     clusters
         Label of each item's cluster, shape [n]; all different is the same as None.
+    resamples
+        Bootstrap resamples, where the method has any.
 
     Raises
     ------
@@ -63,13 +66,15 @@ def estimate_delta(
     base, cand = paired_scores(baseline, candidate)
     shared = _shared_clusters(clusters, base.shape[0])
     if shared is not None:
-        return bootstrap_t(base, cand, margin=margin, alpha=alpha, rng=rng, clusters=shared)
+        return bootstrap_t(
+            base, cand, margin=margin, alpha=alpha, rng=rng, clusters=shared, resamples=resamples
+        )
     if _single_binary(base, cand):
         b, c = _discordant(base, cand)
         return tango_test(b, c, base.shape[0], margin=margin, alpha=alpha)
     if base.shape[0] < _FEW_ITEMS and min(base.shape[1], cand.shape[1]) >= _REPEATS_FOR_FIXED_ITEMS:
         return fixed_benchmark(base, cand, margin=margin, alpha=alpha)
-    return bootstrap_t(base, cand, margin=margin, alpha=alpha, rng=rng)
+    return bootstrap_t(base, cand, margin=margin, alpha=alpha, rng=rng, resamples=resamples)
 
 
 def difference_test(
