@@ -25,6 +25,7 @@ __all__ = [
     "has_no_spread",
     "limits_without_spread",
     "undefined_limits",
+    "unseen_share",
     "widest",
     "with_score_limits",
     "with_unseen_units",
@@ -120,8 +121,7 @@ def with_unseen_units(limits: Limits, delta: float, units: int, *, margin: float
     delta
         Mean difference, in [-1, 1].
     """
-    z = float(norm.isf(alpha))
-    q = z * z / (units + z * z)
+    q = unseen_share(units, alpha)
     noninferiority_p = _unseen_p(delta, units, margin)
     return widest(
         limits,
@@ -133,6 +133,12 @@ def with_unseen_units(limits: Limits, delta: float, units: int, *, margin: float
             equivalence_p=max(noninferiority_p, _unseen_p(-delta, units, margin)),
         ),
     )
+
+
+def unseen_share(units: int, alpha: float) -> float:
+    """Largest share of units that a sample of so many may well have missed; see `with_unseen_units`."""
+    z = float(norm.isf(alpha))
+    return z * z / (units + z * z)
 
 
 def _unseen_p(delta: float, units: int, margin: float) -> float:

@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from equipoise.evals.statistics.item_model import ItemModel, item_model
 from equipoise.evals.statistics.mcnemar import mcnemar_exact_p
+from equipoise.evals.statistics.limits import unseen_share
 from equipoise.evals.statistics.skew_limits import skew_corrected_limits
 from equipoise.evals.statistics.tango import tango_delta_limits
 
@@ -169,6 +170,9 @@ def _draw_repeated(
     flat = np.isnan(lower)  # the analysis falls back to Tango on fractional counts
     if flat.any():
         lower[flat], upper[flat] = tango_delta_limits(lost[flat], gained[flat], n, 1.0 - alpha)
+    unseen = unseen_share(n, alpha)
+    lower = np.minimum(lower, mean - unseen * (1.0 + mean))
+    upper = np.maximum(upper, mean + unseen * (1.0 - mean))
     return TaskDraws(
         delta=mean,
         lower=np.maximum(lower, -1.0),
