@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from equipoise.evals.statistics.item_model import ItemModel, item_model
-from equipoise.evals.statistics.mcnemar import mcnemar_exact_p
 from equipoise.evals.statistics.limits import unseen_share
+from equipoise.evals.statistics.mcnemar import mcnemar_exact_p
 from equipoise.evals.statistics.skew_limits import skew_corrected_limits
 from equipoise.evals.statistics.tango import tango_delta_limits
 
