@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from equipoise.evals.errors import CheckpointError
 
-__all__ = ["DTYPE_BITS", "INDEX_NAME", "Checkpoint", "Shard", "TensorInfo", "read_shard"]
+__all__ = ["DTYPE_BITS", "INDEX_NAME", "Checkpoint", "Shard", "TensorInfo", "parse_header", "read_shard"]
 
 INDEX_NAME = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # the safetensors library's own limit
@@ -278,13 +278,35 @@ def read_shard(path: Path) -> Shard:
             raw = f.read(header_bytes)
     except OSError as e:
         raise CheckpointError(f"cannot read {path}: {e.strerror}") from e
-    if len(raw) != header_bytes or not raw.startswith(b"{"):
+    if len(raw) != header_bytes:
+        refuse("it ends within its header")
+    return parse_header(raw, path=path, size=status.st_size)
+
+
+def parse_header(raw: bytes, *, path: Path, size: int | None) -> Shard:
+    """Check a header apart from its file: ``raw`` without the length before it.
+
+    Parameters
+    ----------
+    size : int or None
+        Bytes of the whole file that it belongs to; None: as many as it describes.
+
+    Raises
+    ------
+    CheckpointError
+        As `read_shard`.
+    """
+
+    def refuse(problem: str) -> NoReturn:
+        raise CheckpointError(f"{path}: {problem}; the file is damaged: download it again")
+
+    if not raw.startswith(b"{"):
         refuse("it has no safetensors header")
     header = _json_object(raw, f"{path}: the header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         refuse("its __metadata__ is not a map of strings")
-    data_begin = 8 + header_bytes
+    data_begin = 8 + len(raw)
     infos = {name: _tensor_info(name, entry, path, data_begin, refuse) for name, entry in header.items()}
     ordered = dict(sorted(infos.items(), key=lambda item: (item[1].begin, item[1].end)))
     position = data_begin
@@ -292,9 +314,9 @@ def read_shard(path: Path) -> Shard:
         if info.begin != position:
             refuse(f"tensor {name} begins at byte {info.begin:,} where {position:,} is due (hole or overlap)")
         position = info.end
-    if position != status.st_size:
-        refuse(f"its header describes {position:,} bytes, but the file has {status.st_size:,}")
-    return Shard(path=path, size=status.st_size, tensors=ordered, metadata=metadata)
+    if size is not None and position != size:
+        refuse(f"its header describes {position:,} bytes, but the file has {size:,}")
+    return Shard(path=path, size=position, tensors=ordered, metadata=metadata)
 
 
 def _tensor_info(name: str, entry: Any, path: Path, data_begin: int, refuse: Any) -> TensorInfo:
