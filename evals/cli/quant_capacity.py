@@ -76,6 +76,11 @@ def capacity(
     if dp_size is not None and not dp_attention:
         raise UsageError("--dp-size is of --dp-attention: add it")
     chosen, folder = model_geometry(model)
+    if context is not None and context > chosen.max_position:
+        raise UsageError(
+            f"--context {context:,} is longer than the {chosen.max_position:,} positions of {chosen.name}; "
+            "lower it"
+        )
     if kv_dtype == "auto":
         raise UsageError("--kv-dtype auto depends on the checkpoint: see `equipoise quant explain`")
     device = find_gpu(gpu)
@@ -148,21 +153,12 @@ def _capacity_json(
 def _asked(c: Capacity, context: int | None, concurrency: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if context is not None:
-        _check_context(c, context)
         found |= {"context": context, "requests": c.requests_at(context)}
     if concurrency is not None:
         found |= {"concurrency": concurrency, "longest_context": c.longest_context(concurrency)}
     if context is not None and concurrency is not None:
         found["fits"] = c.requests_at(context) >= concurrency
     return found
-
-
-def _check_context(c: Capacity, context: int) -> None:
-    if context > c.geometry.max_position:
-        raise UsageError(
-            f"--context {context:,} is longer than the {c.geometry.max_position:,} positions of "
-            f"{c.geometry.name}; lower it"
-        )
 
 
 def _contexts(g: Geometry) -> list[int]:
