@@ -96,6 +96,14 @@ def test_grouped_heads_share_the_pool_over_gpus() -> None:
     assert more.bytes_per_token_per_gpu == 47_104  # heads are repeated
 
 
+def test_weights_of_kv_heads_are_repeated_like_the_heads() -> None:
+    keys = [c for c in weight_components(BUILTIN["glm-4.6"]) if c.split == "kv_heads" and c.loaded]
+    (component,) = keys
+    assert component.num_bytes == 92 * 2 * 8 * 128 * 5120 * 2  # K and V of eight heads
+    sizes = [component.bytes_per_gpu(tp=n, attention_tp=n, kv_heads=8) for n in (1, 4, 8, 16)]
+    assert sizes == [component.num_bytes // n for n in (1, 4, 8, 8)]
+
+
 def test_data_parallel_attention_multiplies_the_pools_of_a_latent_and_repeats_weights() -> None:
     plain, split = capacity("kimi-k2.6", "bf16"), capacity("kimi-k2.6", "bf16", dp=8)
     assert split.weight_bytes == plain.weight_bytes
