@@ -1,0 +1,109 @@
+"""A block: some ten thousand neighbouring BF16 values, coded without looking at any other block."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from equipoise.quant.lossless.exponents import (
+    Buffer,
+    Bytes,
+    CodecError,
+    ExponentStreams,
+    decode_exponents,
+    encode_exponents,
+    pack,
+    unpack,
+)
+
+__all__ = ["BlockEntry", "EncodedBlock", "checksum", "decode_block", "encode_block", "largest_block_bytes"]
+
+Values = NDArray[np.uint16]
+
+_SIGN_MANTISSA = 0x807F  # of a BF16 bit pattern: sign, 8 bits of exponent, 7 of mantissa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockEntry:
+    """What the index keeps of a block: the lengths of its streams, and the checksum of its *values*."""
+
+    bases: int
+    pairs: int
+    escapes: int
+    sign_mantissa: int
+    checksum: int  # XXH3-64 of the little-endian values
+
+    @property
+    def nbytes(self) -> int:
+        return self.bases + self.pairs + self.escapes + self.sign_mantissa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedBlock:
+    entry: BlockEntry
+    streams: tuple[Buffer, ...]  # bases, pairs, escapes, sign_mantissa
+
+
+def checksum(data: Values | Bytes | Buffer) -> int:
+    """XXH3-64: finds damage, not an adversary, who would write a matching one."""
+    return int(xxhash.xxh3_64_intdigest(data.data if isinstance(data, np.ndarray) else data))
+
+
+def largest_block_bytes(count: int) -> int:
+    """No block of ``count`` values is longer than they are."""
+    return 2 * count
+
+
+def encode_block(values: Values, *, columns: int = 0, pack_mantissas: bool = False) -> EncodedBlock:
+    """Encode BF16 bit patterns.
+
+    Parameters
+    ----------
+    values : uint16 [n], contiguous, little-endian
+    columns : int
+        Length of a row with a base of its own, or 0; see `encode_exponents`.
+    pack_mantissas : bool
+        Try to compress signs and mantissas too. Pointless for trained weights, where they are noise; not
+        for scales (all positive) and constants.
+    """
+    plane = np.empty(values.size, np.uint8)
+    np.copyto(plane, values >> 7, casting="unsafe")
+    exponents = encode_exponents(plane, columns=columns)
+    wide = values & _SIGN_MANTISSA
+    wide |= wide >> 8
+    np.copyto(plane, wide, casting="unsafe")
+    sign_mantissa = pack(plane) if pack_mantissas else plane.tobytes()
+    streams = (exponents.bases, exponents.pairs, exponents.escapes, sign_mantissa)
+    bases, pairs, escapes, rest = (len(s) for s in streams)
+    entry = BlockEntry(
+        bases=bases, pairs=pairs, escapes=escapes, sign_mantissa=rest, checksum=checksum(values)
+    )
+    return EncodedBlock(entry=entry, streams=streams)
+
+
+def decode_block(data: Buffer, entry: BlockEntry, out: Values, *, columns: int = 0) -> None:
+    """Decode into ``out``, uint16 [n], contiguous.
+
+    Raises
+    ------
+    CodecError
+        The bytes are damaged: lengths that do not fit, frames that do not decode, or another checksum.
+    """
+    count = out.size
+    if len(data) != entry.nbytes:
+        raise CodecError(f"{len(data):,} bytes where its index says {entry.nbytes:,}")
+    ends = np.cumsum((entry.bases, entry.pairs, entry.escapes, entry.sign_mantissa)).tolist()
+    exponents = ExponentStreams(
+        bases=data[: ends[0]], pairs=data[ends[0] : ends[1]], escapes=data[ends[1] : ends[2]]
+    )
+    plane = decode_exponents(exponents, count, columns=columns)
+    sign_mantissa = unpack(data[ends[2] :], count, "signs and mantissas")
+    np.copyto(out, sign_mantissa)
+    out *= np.uint16(0x0101)  # the byte twice: its high bit in place of the sign, the rest as mantissa
+    out &= np.uint16(_SIGN_MANTISSA)
+    shifted = plane.astype(np.uint16)
+    shifted <<= 7
+    out |= shifted
+    if checksum(out) != entry.checksum:
+        raise CodecError("its checksum does not match: the bytes were altered or damaged")
