@@ -1,0 +1,82 @@
+"""The KV-cache layouts by name: what they fit, and what a GPU server of SGLang offers instead.
+
+Pure: the layouts themselves (``quant/layouts``) need torch. On the CPU server ``--kv-layout NAME``
+selects one; on a GPU SGLang decides, from dtype, architecture and attention backend.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["KV_LAYOUT_KINDS", "CacheAttention", "KVLayoutKind", "cache_attention_of", "misfit"]
+
+CacheAttention = Literal["gqa", "mla"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayoutKind:
+    """One layout. ``on_gpu`` says what SGLang offers on a GPU; it completes "On a GPU ..."."""
+
+    name: str
+    attention: CacheAttention
+    description: str
+    on_gpu: str
+    instead: str  # the variants to take for the other kind of attention
+    calibrated: bool = False  # needs scales from beside the checkpoint
+
+
+_KINDS = (
+    KVLayoutKind(
+        name="fp8_per_head",
+        attention="gqa",
+        description="FP8 E4M3, one calibrated scale for each KV head",
+        on_gpu="SGLang has one k_scale and one v_scale a layer, not a head: fp8_e4m3 is the nearest it has",
+        instead="fp8_e4m3, fp8_ds656 or fp8_ds656_pow2",
+        calibrated=True,
+    ),
+    KVLayoutKind(
+        name="fp8_per_token_head",
+        attention="gqa",
+        description="FP8 E4M3, a scale for each token and KV head, stored beside its codes",
+        on_gpu="SGLang has no such cache: fp8_e4m3 is the nearest it has",
+        instead="fp8_e4m3, fp8_ds656 or fp8_ds656_pow2",
+    ),
+    KVLayoutKind(
+        name="ds656",
+        attention="mla",
+        description="latent in FP8 E4M3 with an fp32 scale for each 128 values, RoPE key in BF16 (656 bytes)",
+        on_gpu="SGLang stores this layout by itself for DSA models (GLM-5, DeepSeek-V3.2) with "
+        "--kv-cache-dtype fp8_e4m3 (variant fp8_e4m3) and FlashMLA backends, and for no other model",
+        instead="fp8_e4m3, fp8_per_head or fp8_per_token_head",
+    ),
+    KVLayoutKind(
+        name="ds656_pow2",
+        attention="mla",
+        description="as ds656, scales rounded up to powers of two (what Blackwell's E8M0 can hold)",
+        on_gpu="SGLang 0.5.23 writes fp32 scales that are not rounded (variant fp8_e4m3 on a DSA model)",
+        instead="fp8_e4m3, fp8_per_head or fp8_per_token_head",
+    ),
+)
+KV_LAYOUT_KINDS: dict[str, KVLayoutKind] = {kind.name: kind for kind in _KINDS}
+
+
+def cache_attention_of(config: Mapping[str, Any]) -> CacheAttention:
+    """Whether a model caches a latent (MLA, DSA) or K and V, from its config.json."""
+    text = config.get("text_config")
+    fields = text if isinstance(text, Mapping) else config
+    return "mla" if fields.get("kv_lora_rank") else "gqa"
+
+
+def misfit(layout: str, attention: CacheAttention) -> str:
+    """Why a layout cannot hold the cache of such attention, with the remedy; empty where it can."""
+    kind = KV_LAYOUT_KINDS[layout]
+    if kind.attention == attention:
+        return ""
+    stored = {
+        "gqa": "K and V for each KV head (GQA)",
+        "mla": "one latent and one RoPE key for all heads (MLA)",
+    }
+    return (
+        f"layout {layout} holds {stored[kind.attention]}, and this model caches {stored[attention]}: "
+        f"choose {kind.instead}"
+    )
