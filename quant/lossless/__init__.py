@@ -1,4 +1,40 @@
 """Lossless BF16: exponents near their entropy, signs and mantissas as they are; bit-exact by checksum.
 
-No torch. Needs zstandard and xxhash.
+A tensor::
+
+    encoded = encode_tensor(bit_patterns)  # uint16, any shape
+    rows = decode_tensor(encoded, rows=(10, 20))
+
+A file, in bounded memory; the original comes back byte for byte::
+
+    write_lossless("model.safetensors", "lossless/model.safetensors", threads=4)
+    with LosslessFile.open("lossless/model.safetensors") as file:
+        file.decode("lm_head.weight", rows=(0, 8))
+        file.restore("again/model.safetensors")
+
+No torch: ``t.view(torch.uint16).numpy()`` and back. Needs zstandard and xxhash.
 """
+
+from equipoise.quant.lossless.container import is_lossless
+from equipoise.quant.lossless.exponents import ExponentStreams, decode_exponents, encode_exponents
+from equipoise.quant.lossless.reader import LosslessFile, LosslessTensor
+from equipoise.quant.lossless.tensor import EncodedTensor, decode_tensor, encode_tensor
+from equipoise.quant.lossless.verify import SpecialValues, Verified, verify_lossless
+from equipoise.quant.lossless.writer import Written, write_lossless
+
+__all__ = [
+    "EncodedTensor",
+    "ExponentStreams",
+    "LosslessFile",
+    "LosslessTensor",
+    "SpecialValues",
+    "Verified",
+    "Written",
+    "decode_exponents",
+    "decode_tensor",
+    "encode_exponents",
+    "encode_tensor",
+    "is_lossless",
+    "verify_lossless",
+    "write_lossless",
+]

@@ -38,6 +38,7 @@ __all__ = [
     "TensorLayout",
     "block_count",
     "header_bytes",
+    "largest_bytes",
     "read_layout",
 ]
 
@@ -106,6 +107,14 @@ def header_bytes(rank: int, blocks: int) -> int:
 
 def block_count(numel: int, block_elements: int) -> int:
     return -(-numel // block_elements)
+
+
+def largest_bytes(shape: tuple[int, ...]) -> int:
+    """No tensor of this shape is encoded in more."""
+    numel = math.prod(shape)
+    # Blocks of whole rows are at least half as long as those without.
+    total = header_bytes(len(shape), block_count(numel, BLOCK_ELEMENTS // 2)) + largest_block_bytes(numel)
+    return total + -total % 8
 
 
 def read_layout(read: Read, size: int) -> TensorLayout:

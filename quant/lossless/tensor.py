@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.evals.errors import CheckpointError, UsageError
-from equipoise.quant.lossless.blocks import EncodedBlock, decode_block, encode_block, largest_block_bytes
+from equipoise.quant.lossless.blocks import EncodedBlock, decode_block, encode_block
 from equipoise.quant.lossless.entropy import entropy_bits
 from equipoise.quant.lossless.exponents import Buffer, CodecError
 from equipoise.quant.lossless.layout import (
@@ -18,6 +18,7 @@ from equipoise.quant.lossless.layout import (
     TensorLayout,
     block_count,
     header_bytes,
+    largest_bytes,
     read_layout,
 )
 from equipoise.quant.lossless.parallel import in_order
@@ -139,9 +140,7 @@ def encode_tensor(values: Values, *, threads: int = 1) -> EncodedTensor:
     coding, blocks, encoded = encode_blocks(lambda b, e: flat[b:e], values.shape, threads=threads)
     index = np.zeros(blocks, INDEX_DTYPE)
     begin = end = header_bytes(values.ndim, blocks)
-    data = np.empty(
-        begin + largest_block_bytes(flat.size) + 7, np.uint8
-    )  # what stays unused is never touched
+    data = np.empty(largest_bytes(values.shape), np.uint8)  # pages that stay unused are never mapped
     for i, block in enumerate(encoded):
         index[i] = index_row(block)
         for stream in block.streams:
