@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.evals.errors import CheckpointError, UsageError
-from equipoise.quant.checkpoint import DTYPE_BITS, TensorInfo, read_shard
+from equipoise.quant.checkpoint import DTYPE_BITS, Shard, TensorInfo, read_shard
 from equipoise.quant.lossless.atomic import new_file
 from equipoise.quant.lossless.blocks import checksum
 from equipoise.quant.lossless.container import RAW_BLOCK_BYTES, Contents, read_contents
@@ -88,6 +88,11 @@ class LosslessFile:
         self.close()
 
     @property
+    def original(self) -> Shard:
+        """The header of the file it was made from; offsets are of that file."""
+        return self._contents.original
+
+    @property
     def original_header(self) -> bytes:
         return self._contents.original_header
 
@@ -124,6 +129,15 @@ class LosslessFile:
             raise UsageError(f"{self.path}: rows {rows} of {name} do not begin and end at whole bytes")
         flat = self._raw(name, begin * bits // 8, end * bits // 8)
         return flat.view(_NUMPY.get(info.dtype, "u1")).reshape(shape if bits >= 8 else -1)
+
+    def elements(self, name: str, begin: int, end: int, *, threads: int = 1) -> NDArray[np.uint16]:
+        """Elements [begin, end) of a BF16 tensor, flat, as bit patterns."""
+        info = self._info(name)
+        assert info.dtype == "BF16", name
+        assert 0 <= begin <= end <= info.numel, (begin, end)
+        if name in self._contents.checksums:
+            return self._raw(name, 2 * begin, 2 * end).view("<u2")
+        return self._decode_elements(name, begin, end, threads)
 
     def chunks(self, name: str, *, threads: int = 1) -> Iterator[NDArray[Any]]:
         """A tensor in order, some 16 MiB at a time: bit patterns of BF16, bytes of the others."""

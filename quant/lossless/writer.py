@@ -25,7 +25,7 @@ from equipoise.quant.lossless.container import (
 from equipoise.quant.lossless.layout import INDEX_DTYPE, TensorLayout, largest_bytes
 from equipoise.quant.lossless.tensor import encode_blocks, index_row
 
-__all__ = ["Written", "write_lossless"]
+__all__ = ["SafetensorsSource", "Written", "write_lossless"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,27 @@ class Written:
     bf16_stored_bytes: int
 
 
-class _Source:
-    """A safetensors file, read at offsets by several threads."""
+class SafetensorsSource:
+    """A safetensors file open for reads at any offset, by several threads."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path, self.descriptor = path, descriptor
+        self.path, self._descriptor = path, descriptor
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator["SafetensorsSource"]:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise CheckpointError(f"cannot read {path}: {e.strerror}") from e
+        try:
+            yield cls(path, descriptor)
+        finally:
+            os.close(descriptor)
 
     def read(self, begin: int, end: int) -> bytes:
         try:
-            data = os.pread(self.descriptor, end - begin, begin)
+            data = os.pread(self._descriptor, end - begin, begin)
         except OSError as e:
             raise CheckpointError(f"cannot read {self.path}: {e.strerror}") from e
         if len(data) != end - begin:
@@ -54,19 +66,8 @@ class _Source:
         return data
 
     def values(self, info: TensorInfo, begin: int, end: int) -> NDArray[np.uint16]:
+        """Elements [begin, end) of a flat BF16 tensor."""
         return np.frombuffer(self.read(info.begin + 2 * begin, info.begin + 2 * end), "<u2")
-
-
-@contextmanager
-def _open_source(path: Path) -> Iterator[_Source]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise CheckpointError(f"cannot read {path}: {e.strerror}") from e
-    try:
-        yield _Source(path, descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_lossless(
@@ -87,7 +88,7 @@ def write_lossless(
     shard = read_shard(Path(source))
     if is_lossless(shard):
         raise UsageError(f"{source} is a lossless file already")
-    with _open_source(shard.path) as original, new_file(Path(destination)) as file:
+    with SafetensorsSource.open(shard.path) as original, new_file(Path(destination)) as file:
         header = original.read(8, 8 + struct.unpack("<Q", original.read(0, 8))[0])
         try:
             header.decode()
@@ -96,7 +97,9 @@ def write_lossless(
         return _write(shard, header, original, file, threads)
 
 
-def _write(shard: Shard, header: bytes, original: _Source, file: BufferedRandom, threads: int) -> Written:
+def _write(
+    shard: Shard, header: bytes, original: SafetensorsSource, file: BufferedRandom, threads: int
+) -> Written:
     largest = {name: largest_bytes(info.shape) for name, info in shard.tensors.items() if is_encoded(info)}
     reserved = reserved_header_bytes(shard, header, largest)
     file.seek(8 + reserved)
@@ -123,7 +126,7 @@ def _write(shard: Shard, header: bytes, original: _Source, file: BufferedRandom,
     )
 
 
-def _write_encoded(info: TensorInfo, original: _Source, file: BufferedRandom, threads: int) -> int:
+def _write_encoded(info: TensorInfo, original: SafetensorsSource, file: BufferedRandom, threads: int) -> int:
     at = file.tell()
     coding, blocks, encoded = encode_blocks(
         lambda begin, end: original.values(info, begin, end), info.shape, threads=threads
@@ -146,7 +149,7 @@ def _write_encoded(info: TensorInfo, original: _Source, file: BufferedRandom, th
     return layout.nbytes
 
 
-def _copy(info: TensorInfo, original: _Source, file: BufferedRandom) -> tuple[int, ...]:
+def _copy(info: TensorInfo, original: SafetensorsSource, file: BufferedRandom) -> tuple[int, ...]:
     sums = []
     for begin in range(info.begin, info.end, RAW_BLOCK_BYTES):
         data = original.read(begin, min(begin + RAW_BLOCK_BYTES, info.end))
