@@ -21,7 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 # name -> (module, attribute, one line of help)
 SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     "capacity": ("quant_capacity", "capacity", "How many tokens of KV cache a server holds."),
+    "explain": ("quant_explain", "explain_command", "What a server will do with its KV cache."),
     "geometry": ("quant_geometry", "geometry", "A model's dimensions and KV bytes per token."),
+    "lossless": ("quant_lossless", "lossless", "What lossless BF16 compression saves."),
 }
 
 
