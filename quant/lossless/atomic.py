@@ -24,9 +24,9 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
     """
     if path.exists() or path.is_symlink():
         raise UsageError(f"{path} exists; nothing is overwritten: choose another name or remove it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("x+b") as file:
+        with temporary.open("w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

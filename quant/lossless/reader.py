@@ -1,7 +1,7 @@
 """Reading a lossless file: one tensor, some rows of it, or the original file byte for byte."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -150,8 +150,16 @@ class LosslessFile:
         for begin in range(0, info.numel, step):
             yield self._decode_elements(name, begin, min(begin + step, info.numel), threads)
 
-    def restore(self, destination: str | os.PathLike[str], *, threads: int = 1) -> None:
+    def restore(
+        self,
+        destination: str | os.PathLike[str],
+        *,
+        threads: int = 1,
+        tick: Callable[[int], None] = lambda _: None,
+    ) -> None:
         """Write the original file, byte for byte; it appears whole or not at all.
+
+        ``tick`` is told the number of bytes just written.
 
         Raises
         ------
@@ -166,6 +174,7 @@ class LosslessFile:
             for name in self.tensors:
                 for chunk in self.chunks(name, threads=threads):
                     file.write(chunk.data)
+                    tick(chunk.nbytes)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:

@@ -2,7 +2,7 @@
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedRandom
@@ -71,12 +71,16 @@ class SafetensorsSource:
 
 
 def write_lossless(
-    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, threads: int = 1
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    threads: int = 1,
+    tick: Callable[[int], None] = lambda _: None,
 ) -> Written:
     """Write ``destination``, a lossless file, from the safetensors file ``source``.
 
     Each tensor passes through in blocks: memory is some MB a thread, whatever the size of the file.
-    ``destination`` appears whole or not at all.
+    ``destination`` appears whole or not at all. ``tick`` is told the number of source bytes just done.
 
     Raises
     ------
@@ -94,11 +98,17 @@ def write_lossless(
             header.decode()
         except UnicodeDecodeError as e:
             raise CheckpointError(f"{source}: its header is not UTF-8 ({e}); download it again") from e
-        return _write(shard, header, original, file, threads)
+        return _write(shard, header, original, file, threads=threads, tick=tick)
 
 
 def _write(
-    shard: Shard, header: bytes, original: SafetensorsSource, file: BufferedRandom, threads: int
+    shard: Shard,
+    header: bytes,
+    original: SafetensorsSource,
+    file: BufferedRandom,
+    *,
+    threads: int,
+    tick: Callable[[int], None],
 ) -> Written:
     largest = {name: largest_bytes(info.shape) for name, info in shard.tensors.items() if is_encoded(info)}
     reserved = reserved_header_bytes(shard, header, largest)
@@ -110,6 +120,7 @@ def _write(
             stored[name] = _write_encoded(info, original, file, threads)
         else:
             checksums[name] = _copy(info, original, file)
+        tick(info.nbytes)
     end = file.tell()
     text = header_text(shard, header, stored, checksums)
     assert len(text) <= reserved
