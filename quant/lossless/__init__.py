@@ -17,6 +17,7 @@ No torch: ``t.view(torch.uint16).numpy()`` and back. Needs zstandard and xxhash.
 
 from equipoise.quant.lossless.container import is_lossless
 from equipoise.quant.lossless.exponents import ExponentStreams, decode_exponents, encode_exponents
+from equipoise.quant.lossless.jobs import convert_plan, restore_plan
 from equipoise.quant.lossless.reader import LosslessFile, LosslessTensor
 from equipoise.quant.lossless.tensor import EncodedTensor, decode_tensor, encode_tensor
 from equipoise.quant.lossless.verify import SpecialValues, Verified, verify_lossless
@@ -30,11 +31,13 @@ __all__ = [
     "SpecialValues",
     "Verified",
     "Written",
+    "convert_plan",
     "decode_exponents",
     "decode_tensor",
     "encode_exponents",
     "encode_tensor",
     "is_lossless",
+    "restore_plan",
     "verify_lossless",
     "write_lossless",
 ]

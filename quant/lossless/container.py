@@ -27,6 +27,7 @@ from equipoise.quant.lossless.blocks import checksum
 __all__ = [
     "CONTAINER_VERSION",
     "RAW_BLOCK_BYTES",
+    "SMALLEST_ENCODED_BYTES",
     "Contents",
     "header_text",
     "is_encoded",
