@@ -21,9 +21,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 # name -> (module, attribute, one line of help)
 SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
     "capacity": ("quant_capacity", "capacity", "How many tokens of KV cache a server holds."),
+    "control": ("quant_control", "control", "A checkpoint with a planted fault, to serve beside the others."),
+    "convert": ("quant_weights", "convert", "Compress a BF16 checkpoint's weights."),
+    "dequantize": ("quant_weights", "dequantize", "Decode a quantized checkpoint to BF16."),
     "explain": ("quant_explain", "explain_command", "What a server will do with its KV cache."),
     "geometry": ("quant_geometry", "geometry", "A model's dimensions and KV bytes per token."),
     "lossless": ("quant_lossless", "lossless", "What lossless BF16 compression saves."),
+    "verify": ("quant_weights", "verify", "Prove that a converted checkpoint is what it should be."),
+    "variants": ("quant_variants", "variants", "The production models' variants and how to launch them."),
 }
 
 

@@ -78,7 +78,7 @@ def convert(
     if format_name == LOSSLESS_FORMAT:
         if ignore:
             raise UsageError(f"{LOSSLESS_FORMAT} changes no value, so --ignore has nothing to keep")
-        plan: LosslessPlan = _lossless_codec().convert_plan(checkpoint)
+        plan: LosslessPlan = lossless_codec().convert_plan(checkpoint)
         note = "no server loads this format; restore it with `equipoise quant dequantize`"
         prepared = _lossless(checkpoint, LOSSLESS_FORMAT, plan, (note,))
     else:
@@ -101,7 +101,7 @@ def dequantize(
     """
     checkpoint = open_source(source)
     if is_lossless_checkpoint(checkpoint):
-        prepared = _lossless(checkpoint, "bf16", _lossless_codec().restore_plan(checkpoint), ())
+        prepared = _lossless(checkpoint, "bf16", lossless_codec().restore_plan(checkpoint), ())
     else:
         prepared = _prepare_dequantized(checkpoint)
     return make(prepared, Path(target), workers=workers, resume=resume, progress=progress)
@@ -112,7 +112,7 @@ def is_lossless_checkpoint(checkpoint: Checkpoint) -> bool:
     return declared is not None and declared.get("quant_method") == LOSSLESS_FORMAT
 
 
-def _lossless_codec() -> ModuleType:
+def lossless_codec() -> ModuleType:
     """``equipoise.quant.lossless``, whose packages may be missing."""
     try:
         return import_module("equipoise.quant.lossless")

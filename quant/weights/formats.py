@@ -109,8 +109,9 @@ def _spread(scales: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return scales.repeat_interleave(x.shape[1] // scales.shape[1], dim=1)
 
 
-# The rounding of a float32 division and multiplication on top of the format's own half step.
-_SLACK = 1.0 + 2.0**-20
+# On top of the format's half step: a float32 division that rounds across a midpoint and the multiplication
+# back, 2**-24 of the value each, where half a step is 2**-5 of the value at least.
+_SLACK = 1.0 + 2.0**-17
 
 
 def _e4m3_bound(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
