@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # name -> (module, attribute, one line of help)
 SUBCOMMANDS: dict[str, tuple[str, str, str]] = {
+    "calibrate": ("quant_calibrate", "calibrate", "KV scales from data, and what they do."),
     "capacity": ("quant_capacity", "capacity", "How many tokens of KV cache a server holds."),
     "control": ("quant_control", "control", "A checkpoint with a planted fault, to serve beside the others."),
     "convert": ("quant_weights", "convert", "Compress a BF16 checkpoint's weights."),
