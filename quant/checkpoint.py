@@ -323,7 +323,7 @@ def _tensor_info(name: str, entry: Any, path: Path, data_begin: int, refuse: Any
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         refuse(f"the entry of tensor {name} is malformed")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in DTYPE_BITS:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         refuse(f"tensor {name} has the unknown dtype {dtype!r}")
     if not _naturals(shape) or len(shape) > MAX_RANK or not _naturals(offsets) or len(offsets) != 2:
         refuse(f"tensor {name} has the shape {shape!r} at offsets {offsets!r}")
