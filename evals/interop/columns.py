@@ -6,7 +6,9 @@ from typing import Any
 
 from equipoise.evals.errors import UsageError
 
-__all__ = ["ABSENT", "as_text", "cluster_of", "find", "identifier"]
+__all__ = ["ABSENT", "as_text", "cluster_of", "find", "identifier", "token_count"]
+
+MAX_TOKEN_DIGITS = 12
 
 
 class _Absent:
@@ -65,3 +67,12 @@ def as_text(value: Any) -> str | None:
     if value is None or value is ABSENT:
         return None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def token_count(value: Any) -> int | None:
+    """A number of tokens, given as a number or as digits; None for anything else, or beyond all context."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_TOKEN_DIGITS:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < 10**MAX_TOKEN_DIGITS else None

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from equipoise.evals.errors import UsageError
-from equipoise.evals.interop.columns import as_text, cluster_of, identifier
+from equipoise.evals.interop.columns import as_text, cluster_of, identifier, token_count
 from equipoise.evals.interop.result_set import ItemResult, excerpt, short_id
 from equipoise.evals.interop.scores import INSPECT_WORDS, ScoreError, to_score
 from equipoise.evals.types import ScoreStatus
@@ -68,7 +68,7 @@ def read_sample(
         target=excerpt(as_text(sample.get("target"))),
         answer=excerpt(extracted if isinstance(extracted, str) and extracted else answer),
         finish_reason=stop[:40],
-        completion_tokens=tokens if isinstance(tokens, int) else None,
+        completion_tokens=token_count(tokens),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.interop.bounded import iter_json_lines, json_object, read_json
-from equipoise.evals.interop.columns import as_text, cluster_of, identifier
+from equipoise.evals.interop.columns import as_text, cluster_of, identifier, token_count
 from equipoise.evals.interop.result_set import (
     ItemResult,
     ReadOptions,
@@ -145,7 +145,7 @@ def _item(
         answer=excerpt(as_text(row.get("predicted_answer")) or as_text(answer)),
         finish_reason=str(finish or "")[:40],
         # sgl-eval writes 0 where the server sent no usage
-        completion_tokens=tokens if isinstance(tokens, int) and tokens > 0 else None,
+        completion_tokens=token_count(tokens) or None,
     )
 
 

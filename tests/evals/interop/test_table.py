@@ -161,3 +161,62 @@ def test_what_is_no_value_is_no_score_and_never_0(value: object) -> None:
     score, reason = to_score(value)
     assert score is None
     assert reason
+
+
+def jsonl(path: Path, *rows: dict[str, object]) -> Path:
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_what_only_later_rows_say_of_an_answer_counts_too(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "score": 1},
+        {"id": "b", "score": 0, "error": "timeout"},
+        {"id": "c", "score": 1, "finish_reason": "length", "content_hash": "f00"},
+        {"id": "d", "score": 0, "response": ""},
+        {"id": "e", "score": 0, "completion_tokens": 7},
+    ]
+    task = only(read_table(jsonl(tmp_path / "late.jsonl", *rows), OPTIONS))
+    assert [i.status for i in task.items] == [
+        ScoreStatus.SCORED,
+        ScoreStatus.ERRORED,
+        ScoreStatus.TRUNCATED,
+        ScoreStatus.ERRORED,
+        ScoreStatus.SCORED,
+    ]
+    assert task.items[1].score is None, "an error is never a wrong answer"
+    assert (task.items[2].content_hash, task.items[4].completion_tokens) == ("f00", 7)
+    assert task.truncation_known
+    assert "error from column 'error'" in task.notes[0]
+    assert "finish from column 'finish_reason'" in task.notes[0]
+
+
+@pytest.mark.parametrize("column", ["task", "cluster_id", "repeat", "epoch"])
+def test_a_column_that_says_which_answer_a_row_is_cannot_come_late(tmp_path: Path, column: str) -> None:
+    file = jsonl(tmp_path / "late.jsonl", {"id": "a", "score": 1}, {"id": "b", "score": 1, column: 1})
+    with pytest.raises(UsageError, match=rf"late\.jsonl:2: the \w+ column '{column}', which the rows before"):
+        read_table(file, OPTIONS)
+
+
+def test_a_finish_reason_in_the_servers_own_form_is_understood(tmp_path: Path) -> None:
+    file = jsonl(
+        tmp_path / "t.jsonl",
+        {"id": "a", "score": 1, "finish_reason": {"type": "length", "length": 512}},
+        {"id": "b", "score": 1, "finish_reason": {"type": "stop", "matched": 2}},
+        {"id": "c", "score": 1, "finish_reason": ["length"]},
+    )
+    assert [(i.status, i.finish_reason) for i in only(read_table(file, OPTIONS)).items] == [
+        (ScoreStatus.TRUNCATED, "length"),
+        (ScoreStatus.SCORED, "stop"),
+        (ScoreStatus.SCORED, ""),
+    ]
+
+
+def test_numbers_with_thousands_of_digits_are_no_numbers(tmp_path: Path) -> None:
+    huge = "1" * 5000
+    tokens = write(
+        tmp_path / "tokens.csv", f"id,score,completion_tokens\na,1,{huge}\nb,1,{huge[:400]}\nc,1,12\n"
+    )
+    assert [i.completion_tokens for i in only(read_table(tokens, OPTIONS)).items] == [None, None, 12]
+    with pytest.raises(UsageError, match="is not a whole number") as refused:
+        read_table(write(tmp_path / "r.csv", f"id,score,repeat\na,1,{huge}\n"), OPTIONS)
+    assert len(str(refused.value)) < 300
