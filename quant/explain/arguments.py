@@ -15,7 +15,10 @@ KV_CACHE_DTYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerArguments:
-    """Names are SGLang's; ``unread`` are the words that do not matter here, kept to be shown."""
+    """Names are SGLang's; kv_control and kv_layout are flags of this project's CPU server.
+
+    ``unread`` are the words that do not matter here, kept to be shown.
+    """
 
     kv_cache_dtype: str
     quantization: str | None
@@ -55,6 +58,7 @@ class ServerArguments:
     cuda_graph_backend_prefill: str | None
     enable_two_batch_overlap: bool
     kv_control: str | None
+    kv_layout: str | None
     unread: tuple[str, ...]
 
     @property
@@ -84,7 +88,7 @@ _TEXT = (
     "--quantization", "--quantization-param-path", "--attention-backend", "--prefill-attention-backend",
     "--decode-attention-backend", "--dsa-prefill-backend", "--dsa-decode-backend", "--device",
     "--served-model-name", "--json-model-override-args", "--speculative-algorithm",
-    "--hicache-storage-backend", "--hicache-storage-backend-extra-config", "--kv-control",
+    "--hicache-storage-backend", "--hicache-storage-backend-extra-config", "--kv-control", "--kv-layout",
 )  # fmt: skip
 _FLAGS = (
     "--enable-dp-attention", "--enable-deterministic-inference", "--disable-radix-cache",

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.quant.kv_layouts import KV_LAYOUT_KINDS
+
 __all__ = ["DETERMINISTIC", "NOT_DETERMINISTIC_MLA", "ScaleUse", "forced_page_size", "scale_use"]
 
 JsonUse = Literal["applied", "crash", "unread"]
@@ -75,6 +77,7 @@ _MLA: dict[str, ScaleUse] = {
     "flex_attention": _NATIVE,
 }
 _REFERENCE = ScaleUse(on_write=True, on_read=True, rules=("cpu-reference",))
+_LAYOUT = ScaleUse(on_write=False, on_read=False, rules=("cpu-layout",))
 _DSA_OWN = ScaleUse(on_write=False, on_read=False, rules=("dsa-own-scales",))
 _DSA_RAW = ScaleUse(on_write=False, on_read=True, rules=("mla-write", "dsa-trtllm"))
 
@@ -82,7 +85,7 @@ _DSA_RAW = ScaleUse(on_write=False, on_read=True, rules=("mla-write", "dsa-trtll
 def scale_use(backend: str, *, latent: bool, layout: str, on_cpu: bool) -> ScaleUse | None:
     """How ``backend`` uses scales; None where that is not known here."""
     if on_cpu:
-        return _REFERENCE
+        return _LAYOUT if layout in KV_LAYOUT_KINDS else _REFERENCE
     if backend in ("dsa", "nsa"):
         return _DSA_OWN if layout == "ds656" else _DSA_RAW
     return (_MLA if latent else _GQA).get(backend)

@@ -16,9 +16,10 @@ from equipoise.quant.explain.families import FAMILIES
 from equipoise.quant.explain.hardware import Hardware, find_hardware
 from equipoise.quant.explain.launch_checks import evidence_notes, launch_findings, storage_of
 from equipoise.quant.explain.loading import loaded_layers, loading_findings, scale_rows
-from equipoise.quant.explain.model import Explanation, Finding, Row
+from equipoise.quant.explain.model import Explanation, Finding
 from equipoise.quant.explain.pairs import pair_findings
 from equipoise.quant.explain.resolve import resolve
+from equipoise.quant.explain.rows import bytes_per_token, rows_of, with_kernel
 from equipoise.quant.explain.rules import RULES
 from equipoise.quant.explain.scale_checks import (
     declared_findings,
@@ -27,7 +28,7 @@ from equipoise.quant.explain.scale_checks import (
     use_findings,
 )
 from equipoise.quant.explain.scales import find_scales
-from equipoise.quant.geometry import KV_LAYOUTS, Geometry, find_builtin, kv_bytes_per_token, load_geometry
+from equipoise.quant.geometry import KV_LAYOUTS, Geometry, find_builtin, load_geometry
 from equipoise.quant.weights_size import checkpoint_components, weight_components
 
 __all__ = ["explain", "with_peer"]
@@ -87,7 +88,7 @@ def explain(model: str | Path, server_args: Sequence[str], hardware: Hardware | 
         decode_use=decode_use,
     )
     tokens, capacity_note = _capacity(found, context)
-    rows = _rows(context)
+    rows = rows_of(context)
     layers = loaded_layers(context)
     json_found, json_scales = json_findings(context)
     findings = (
@@ -114,9 +115,9 @@ def explain(model: str | Path, server_args: Sequence[str], hardware: Hardware | 
         kv_cache_dtype=resolved.kv_cache_dtype,
         kv_cache_word=resolved.kv_cache_word,
         layout=resolved.layout,
-        bytes_per_token=_bytes_per_token(geometry, resolved.layout),
-        prefill_backend=_with_kernel(resolved.prefill, resolved.dsa_prefill),
-        decode_backend=_with_kernel(resolved.decode, resolved.dsa_decode),
+        bytes_per_token=bytes_per_token(geometry, resolved.layout),
+        prefill_backend=with_kernel(resolved.prefill, resolved.dsa_prefill),
+        decode_backend=with_kernel(resolved.decode, resolved.dsa_decode),
         page_size=resolved.page_size,
         rows=rows,
         scales=scales,
@@ -211,52 +212,6 @@ def _dense_on_cpu(geometry: Geometry) -> tuple[Finding, ...]:
         f"most {geometry.index_topk:,} tokens"
     )
     return (Finding(kind="note", rule="cpu-reference", message=message),)
-
-
-def _bytes_per_token(geometry: Geometry, layout: str) -> int | None:
-    known = "bf16" if layout == "float16" else layout
-    return kv_bytes_per_token(geometry, known) if known in KV_LAYOUTS else None
-
-
-def _with_kernel(backend: str, kernel: str) -> str:
-    return f"{backend} ({kernel})" if kernel else backend
-
-
-def _rows(context: Context) -> tuple[Row, ...]:
-    r, g = context.resolved, context.geometry
-    size = _bytes_per_token(g, r.layout)
-    backend_rules = (*r.backend_rules, *(("dsa-kernels",) if r.dsa_decode else ()))
-    described = {
-        "ds656": "656 bytes a token and layer: latent fp8 with 4 scales, RoPE key bf16",
-        "fp8_flat": f"{g.kv_lora_rank + g.qk_rope_head_dim} fp8 values a token and layer"
-        if g.is_latent
-        else "K and V in fp8",
-    }.get(
-        r.layout,
-        f"{g.kv_lora_rank + g.qk_rope_head_dim} values a token and layer" if g.is_latent else "K and V",
-    )
-    rows = [
-        Row(what="KV dtype", value=r.kv_cache_dtype, why=r.why_dtype, rules=(r.dtype_rule,)),
-        Row(
-            what="layout",
-            value=r.layout,
-            why=described + (f"; {size:,} bytes a token" if size is not None else ""),
-            rules=(r.layout_rule,),
-        ),
-        Row(what="prefill", value=_with_kernel(r.prefill, r.dsa_prefill), rules=backend_rules),
-        Row(what="decode", value=_with_kernel(r.decode, r.dsa_decode), rules=backend_rules),
-        Row(
-            what="page size",
-            value=str(r.page_size),
-            why=f"forced by {r.page_size_by}" if r.page_size_by else "",
-            rules=({"dsa": "backend-dsa", "fa4": "page-size-fa4"}.get(r.page_size_by, "page-size"),)
-            if r.page_size_by
-            else (),
-        ),
-    ]
-    if context.args.kv_control:
-        rows.append(Row(what="planted fault", value=context.args.kv_control, why="in a bf16 cache"))
-    return tuple(rows)
 
 
 def _capacity(found: _Model, context: Context) -> tuple[int | None, str]:

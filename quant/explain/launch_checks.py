@@ -3,6 +3,7 @@
 from equipoise.quant.explain.backends import DETERMINISTIC, NOT_DETERMINISTIC_MLA
 from equipoise.quant.explain.context import Context
 from equipoise.quant.explain.model import Finding
+from equipoise.quant.kv_layouts import KV_LAYOUT_KINDS, misfit
 
 __all__ = ["evidence_notes", "launch_findings", "storage_of"]
 
@@ -12,15 +13,39 @@ _PREFILL_BUCKET = 8192  # tokens: the largest captured prefill of an MLA model
 
 
 def launch_findings(context: Context) -> list[Finding]:
-    """Crashes and overrides; a GPU server's (the CPU server takes every dtype of the variants)."""
+    """What ends the launch, and what is overridden."""
     found = (
-        [] if context.hardware.is_cpu else [*_dtype(context), *_backends(context), *_deterministic(context)]
+        _cpu_layout(context)
+        if context.hardware.is_cpu
+        else [*_cpu_only(context), *_dtype(context), *_backends(context), *_deterministic(context)]
     )
     return [*found, *_page_size(context), *_other(context)]
 
 
 def _crash(rule: str, message: str, remedy: str) -> Finding:
     return Finding(kind="crash", rule=rule, message=message, remedy=remedy)
+
+
+def _cpu_layout(context: Context) -> list[Finding]:
+    """The CPU server takes every dtype of the variants; a layout must fit."""
+    layout = context.args.kv_layout
+    if layout is None:
+        return []
+    if layout not in KV_LAYOUT_KINDS:
+        message = f"the CPU server has no layout {layout!r}"
+        return [_crash("cpu-layout", message, f"choose one of {', '.join(KV_LAYOUT_KINDS)}")]
+    if reason := misfit(layout, "mla" if context.geometry.is_latent else "gqa"):
+        return [_crash("cpu-layout", reason, "")]
+    return []
+
+
+def _cpu_only(context: Context) -> list[Finding]:
+    given = {"--kv-control": context.args.kv_control, "--kv-layout": context.args.kv_layout}
+    return [
+        _crash("cpu-only", f"{flag} {value} is no flag of a GPU server", "use a variant without it")
+        for flag, value in given.items()
+        if value is not None
+    ]
 
 
 def _dtype(context: Context) -> list[Finding]:
@@ -169,7 +194,11 @@ def evidence_notes(context: Context) -> list[Finding]:
     notes = []
     if context.geometry.attention == "mla":
         notes += _mla_prefill(context)
-    elif context.geometry.attention == "gqa" and resolved.prefill in ("triton", "flashinfer"):
+    elif (
+        context.geometry.attention == "gqa"
+        and resolved.prefill in ("triton", "flashinfer")
+        and not context.args.enable_deterministic_inference
+    ):
         notes.append(
             Finding(
                 kind="note",

@@ -1,5 +1,6 @@
 """What an explanation consists of: rules with their source, scales by layer, findings."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -165,6 +166,9 @@ class Explanation:
         found["exit_code"] = self.exit_code
         for row in found["scales"]:
             row["layers"] = layer_ranges(row["layers"])
+            for part in ("k", "v"):  # JSON has no inf and nan
+                if row[part] is not None:
+                    row[part] = [x if math.isfinite(x) else str(x) for x in row[part]]
         return found
 
 

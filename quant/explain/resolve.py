@@ -181,6 +181,8 @@ def _layout(  # noqa: PLR0917
     dsa_prefill: str,
     dsa_decode: str,
 ) -> tuple[str, str]:
+    if hardware.is_cpu and args.kv_layout is not None:
+        return args.kv_layout, "cpu-layout"
     if not geometry.is_latent:
         return ("fp8_flat" if dtype in _FP8_WORDS else dtype), "layout-gqa"
     if dtype not in _FP8_WORDS:

@@ -85,6 +85,10 @@ def use_findings(  # noqa: PLR0911  one return for each case
                 )
             ]
         return []
+    if context.hardware.is_cpu and context.args.kv_layout is not None:
+        message = f"{where} have scales other than 1.0, and layout {resolved.layout} brings its own: refused"
+        remedy = "drop --kv-layout, or the k_scale tensors"
+        return [Finding(kind="crash", rule="cpu-layout", message=message, remedy=remedy)]
     if context.geometry.is_latent:
         return [_latent(context, where)]
     if all(not u.on_write and not u.on_read for u in uses):

@@ -161,18 +161,18 @@ _EVIDENCE = (
 _SHARED = (
     _rule("pd-kv-dtype", "The decode side refuses a prefill side whose resolved KV dtype is another word: a "
           "RuntimeError at the first transfer.",
-          "disaggregation/common/conn.py", "CommonKVManager.try_ensure_parallel_info", "read"),
+          "disaggregation/common/conn.py", "CommonKVManager.try_ensure_parallel_info"),
     _rule("pd-page-size", "The decode side refuses a prefill side with another page size.",
-          "disaggregation/common/conn.py", "CommonKVManager.try_ensure_parallel_info", "read"),
-    _rule("pd-dsa-layout", "The check of a PD pair compares the words of the KV dtype, not the layout: raw "
-          "and 656-byte DSA pools pass it.",
-          "disaggregation/common/conn.py", "CommonKVManager.try_ensure_parallel_info", "read"),
+          "disaggregation/common/conn.py", "CommonKVManager.try_ensure_parallel_info"),
+    _rule("pd-dsa-layout", "The check of a PD pair compares the words of the KV dtype; layouts are compared "
+          "for DeepSeek V4 alone, so raw and 656-byte DSA pools pass it.",
+          "disaggregation/utils.py", "get_pd_kv_layout"),
     _rule("hicache-key", "HiCache storage keys carry model name, TP rank and page hash, not KV dtype, "
           "layout or scales: two servers with one storage read each other's bytes.",
           "mem_cache/hicache_storage.py", "HiCacheFile.__init__"),
     _rule("capacity", "Weights and KV pool share a static fraction of each GPU's memory "
-          "(--mem-fraction-static); where the weights leave nothing, the server ends with an error.",
-          "arg_groups/memory_hook.py", "handle_gpu_memory_settings", "read"),
+          "(--mem-fraction-static); where the weights leave nothing, the launch ends with a RuntimeError.",
+          "model_executor/pool_configurator.py", "MemoryPoolConfig.__post_init__"),
     _rule("config-override", "--json-model-override-args changes config.json before anything is resolved.",
           "configs/model_config.py", "ModelConfig.__init__", "read"),
 )  # fmt: skip

@@ -219,6 +219,24 @@ _MLA = (
     ),
 )
 
+_CPU = (
+    Rule(
+        id="cpu-layout",
+        statement="--kv-layout stores the CPU server's cache in a layout with scales of its own, and refuses "
+        "scales of the checkpoint beside them.",
+        file="quant/sglang/backend.py",
+        symbol="ReferenceAttentionBackend",
+        evidence="executed",
+    ),
+    Rule(
+        id="cpu-only",
+        statement="--kv-control and --kv-layout are flags of this project's CPU server.",
+        file="quant/sglang/arguments.py",
+        symbol="split_layout",
+        evidence="executed",
+    ),
+)
+
 _DRAFT = (
     _rule(
         "draft-glm4-moe",
@@ -236,4 +254,4 @@ _DRAFT = (
     ),
 )
 
-SCALE_RULES: tuple[Rule, ...] = (*_LOADING, *_GQA, *_MLA, *_DRAFT)
+SCALE_RULES: tuple[Rule, ...] = (*_LOADING, *_GQA, *_MLA, *_CPU, *_DRAFT)
