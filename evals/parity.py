@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: What may always differ, because it is what is tested. Everything else must be in the plan.
-ALWAYS_ALLOWED = frozenset({"kv_cache_dtype"})
+ALWAYS_ALLOWED = frozenset({"kv_cache_dtype", "kv_layout"})
 _IGNORED = frozenset(name for names in IGNORED_FACTS.values() for name in names)
 
 #: Spaces, digits, accents, scripts, code and rare bytes: where tokenizers and their settings differ.

@@ -1,16 +1,29 @@
 """The KV-cache layouts by name: what they fit, and what a GPU server of SGLang offers instead.
 
-Pure: the layouts themselves (``quant/layouts``) need torch. On the CPU server ``--kv-layout NAME``
+No torch here: the layouts themselves (``quant/layouts``) need it. On the CPU server ``--kv-layout NAME``
 selects one; on a GPU SGLang decides, from dtype, architecture and attention backend.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["KV_LAYOUT_KINDS", "CacheAttention", "KVLayoutKind", "cache_attention_of", "misfit"]
+from equipoise.quant.checkpoint import MAX_CONFIG_BYTES, read_json
+
+__all__ = [
+    "HEAD_AMAX_FILE",
+    "KV_LAYOUT_KINDS",
+    "CacheAttention",
+    "KVLayoutKind",
+    "cache_attention_of",
+    "misfit",
+    "unservable",
+]
 
 CacheAttention = Literal["gqa", "mla"]
+
+HEAD_AMAX_FILE = "kv_head_amax.json"  # beside a checkpoint: the calibration of fp8_per_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +35,7 @@ class KVLayoutKind:
     description: str
     on_gpu: str
     instead: str  # the variants to take for the other kind of attention
-    calibrated: bool = False  # needs scales from beside the checkpoint
+    calibrated: bool = False  # needs HEAD_AMAX_FILE
 
 
 _KINDS = (
@@ -80,3 +93,25 @@ def misfit(layout: str, attention: CacheAttention) -> str:
         f"layout {layout} holds {stored[kind.attention]}, and this model caches {stored[attention]}: "
         f"choose {kind.instead}"
     )
+
+
+def unservable(layout: str, model_path: str) -> str:
+    """Why the CPU server would refuse this layout for a checkpoint directory; empty where it would not.
+
+    Raises
+    ------
+    CheckpointError
+        Its config.json cannot be read.
+    """
+    folder = Path(model_path)
+    if not folder.is_dir():
+        return ""  # a hub id: the server sees it first
+    attention = cache_attention_of(read_json(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
+    if reason := misfit(layout, attention):
+        return reason
+    if KV_LAYOUT_KINDS[layout].calibrated and not (folder / HEAD_AMAX_FILE).is_file():
+        return (
+            f"layout {layout} needs {HEAD_AMAX_FILE} in {folder}, the calibrated amax of every KV head: "
+            "write it, or choose fp8_per_token_head, which needs no calibration"
+        )
+    return ""

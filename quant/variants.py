@@ -4,12 +4,15 @@ Pure: nothing is started and torch is not imported here. An arm of an experiment
 one of these variants; ``equipoise serve MODEL@VARIANT --print`` shows what this module builds.
 """
 
+import difflib
 import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from equipoise.quant.kv_layouts import KV_LAYOUT_KINDS
 
 __all__ = [
     "KV_CONTROL_NAMES",
@@ -36,19 +39,22 @@ class KVVariant:
     """One way of storing the KV cache.
 
     ``kv_cache_dtype`` is SGLang's ``--kv-cache-dtype``; ``control`` names a planted fault in a
-    bfloat16 cache, which only the CPU server can plant. ``arm`` labels reports.
+    bfloat16 cache and ``layout`` another layout of an FP8 cache, which only the CPU server has.
+    ``arm`` labels reports.
     """
 
     name: str
     kv_cache_dtype: str
     control: str | None
     description: str
+    layout: str | None = None  # a key of KV_LAYOUT_KINDS
     weights: str = "bf16"
 
     @property
     def arm(self) -> str:
-        """``w=bf16,kv=fp8_e4m3``, or ``w=bf16,kv=bf16+kv-control=clip2``."""
+        """``w=bf16,kv=fp8_e4m3``; ``...+kv-control=clip2`` or ``...+kv-layout=ds656`` behind it."""
         suffix = f"+kv-control={self.control}" if self.control else ""
+        suffix += f"+kv-layout={self.layout}" if self.layout else ""
         return f"w={self.weights},kv={self.kv_cache_dtype}{suffix}"
 
 
@@ -80,6 +86,16 @@ KV_VARIANTS: dict[str, KVVariant] = {
             "positive control: FP8 E4M3 with a scale 2x too small, clips at amax / 2 (kv_amax.json)",
             control="clip2",
         ),
+        *(
+            KVVariant(
+                name=kind.name if kind.name.startswith("fp8") else f"fp8_{kind.name}",
+                kv_cache_dtype="fp8_e4m3",
+                control=None,
+                layout=kind.name,
+                description=f"{kind.description}; {kind.attention.upper()} models, CPU server",
+            )
+            for kind in KV_LAYOUT_KINDS.values()
+        ),
     )
 }
 
@@ -90,12 +106,16 @@ def find_variant(name: str) -> KVVariant:
     Raises
     ------
     ValueError
-        Unknown name; lists the known ones.
+        Unknown name; says the nearest and lists the known ones.
     """
     try:
         return KV_VARIANTS[name]
     except KeyError:
-        raise ValueError(f"unknown KV variant {name!r}: choose one of {', '.join(KV_VARIANTS)}") from None
+        near = difflib.get_close_matches(name, KV_VARIANTS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(
+            f"unknown KV variant {name!r}: {meant}choose one of {', '.join(KV_VARIANTS)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +193,7 @@ def build_launch_command(
     Raises
     ------
     ValueError
-        A control on ``cuda``; an impossible port.
+        A control or a layout on ``cuda``; an impossible port.
     """
     options = options or ServeOptions()
     if not 0 < port < 65536:
@@ -182,6 +202,11 @@ def build_launch_command(
         raise ValueError(
             f"variant {variant.name} plants a fault through the CPU server and cannot run on a GPU: "
             "use it with device cpu, or choose a variant without a control"
+        )
+    if device == "cuda" and variant.layout is not None:
+        raise ValueError(
+            f"variant {variant.name} is a layout of the CPU server and cannot be chosen on a GPU: "
+            f"{KV_LAYOUT_KINDS[variant.layout].on_gpu}"
         )
     module = "sglang.launch_server" if device == "cuda" else "equipoise.quant.sglang.launch"
     argv = [python, "-m", module, f"--model-path={model_path}", f"--device={device}"]
@@ -201,6 +226,8 @@ def build_launch_command(
         argv.append(f"--served-model-name={options.served_model_name}")
     if variant.control is not None:
         argv.append(f"--kv-control={variant.control}")
+    if variant.layout is not None:
+        argv.append(f"--kv-layout={variant.layout}")
     argv += options.extra_args
     return LaunchCommand(argv=tuple(argv), env=env, host=options.host, port=port)
 

@@ -11,6 +11,7 @@ from equipoise.evals.experiment.scored import ModelSamples
 from equipoise.evals.experiment.staging import EarlyStop, Stage
 from equipoise.evals.journal import Journal
 from equipoise.evals.looks import LookAction
+from equipoise.evals.parity import ALWAYS_ALLOWED
 from equipoise.evals.plan import Plan
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import Outcome, RunVerdict
@@ -226,7 +227,7 @@ def _arm(model: str, name: str, recorded: Mapping[str, Any], role: str) -> Arm:
         variant=recorded.get("variant", "") or recorded.get("replay", ""),
         url=recorded.get("url", ""),
         server_command=tuple(recorded.get("command", ())),
-        kv_cache_dtype=str(server.get("kv_cache_dtype", "")),
+        kv_cache_dtype=" ".join(str(server[k]) for k in ("kv_cache_dtype", "kv_layout") if k in server),
         attention_backend=str(server.get("attention_backend", "")),
         max_total_tokens=tokens if isinstance(tokens, int) else None,
         control=recorded.get("control", ""),
@@ -240,9 +241,7 @@ def _differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[ParityDifferen
             fact=f"{d['name']} of {d['arm']}",
             baseline=d["baseline"],
             candidate=d["value"],
-            allowed_by="what is tested"
-            if d["name"] == "kv_cache_dtype"
-            else "the plan's allowed_differences",
+            allowed_by="what is tested" if d["name"] in ALWAYS_ALLOWED else "the plan's allowed_differences",
         )
         for model, recorded in facts.items()
         for d in recorded["differences"]

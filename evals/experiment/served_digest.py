@@ -27,8 +27,9 @@ ATTEMPT_RECORD = "attempt"  # in a run's journal: what was registered in the led
 #: Of an endpoint's own facts, those that make it the candidate it is.
 IDENTITY_FACTS = (
     "version", "model_path", "revision", "weight_version", "load_format", "dtype", "quantization",
-    "kv_cache_dtype", "quantization_param_path", "attention_backend", "prefill_attention_backend",
-    "decode_attention_backend", "moe_runner_backend", "speculative_algorithm", "speculative_draft_model_path",
+    "kv_cache_dtype", "kv_layout", "quantization_param_path",
+    "attention_backend", "prefill_attention_backend", "decode_attention_backend", "moe_runner_backend",
+    "speculative_algorithm", "speculative_draft_model_path",
     "json_model_override_args", "lora_paths", "model_impl", "tp_size", "dp_size", "ep_size", "pp_size",
     "root", "owned_by",  # of an OpenAI-compatible endpoint's model list
 )  # fmt: skip

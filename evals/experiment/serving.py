@@ -17,6 +17,7 @@ from equipoise.evals.errors import ServerError, UsageError
 from equipoise.evals.experiment.checkpoints import resolve_device, resolve_model
 from equipoise.evals.plan import ArmSpec, Plan
 from equipoise.evals.types import Backend
+from equipoise.quant.kv_layouts import unservable
 from equipoise.quant.variants import (
     Device,
     KVVariant,
@@ -73,7 +74,7 @@ def servers_of(plan: Plan, model: str, model_path: str, device: Device) -> list[
     Raises
     ------
     UsageError
-        An unknown variant, a control on a GPU, or no Python with sglang.
+        An unknown variant, one that this model or device cannot have, or no Python with sglang.
     """
     by_variant: dict[str, list[ArmSpec]] = {}
     for arm in plan.arms:
@@ -94,9 +95,9 @@ def servers_of(plan: Plan, model: str, model_path: str, device: Device) -> list[
         )
         try:
             variant = variant_named(name)
+            launch = _launch(model_path, variant, port=taken[-1], device=device, options=options)
         except UsageError as e:
-            raise UsageError(f"plan {plan.name!r}, arm {arms[0].name!r}: {e}") from e
-        launch = _launch(model_path, variant, port=taken[-1], device=device, options=options)
+            raise UsageError(f"plan {plan.name!r}, model {model!r}, arm {arms[0].name!r}: {e}") from e
         specs.append(ServerSpec(model=model, variant=variant, launch=launch, arms=tuple(arms)))
     return specs
 
@@ -166,6 +167,9 @@ async def serve_until_interrupted(launch: LaunchCommand, console: Console) -> No
 def _launch(
     model_path: str, variant: KVVariant, *, port: int, device: Device, options: ServeOptions
 ) -> LaunchCommand:
+    layout = variant.layout if device == "cpu" else None
+    if layout is not None and (reason := unservable(layout, model_path)):
+        raise UsageError(f"variant {variant.name}: {reason}")
     try:
         python = resolve_server_python(os.environ)
         return build_launch_command(

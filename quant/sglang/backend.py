@@ -24,6 +24,7 @@ from equipoise.quant.sglang.attention import (
     read_rows,
 )
 from equipoise.quant.sglang.kv_controls import KVPart, build_control
+from equipoise.quant.sglang.layout_pool import LayoutPool
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ SUPPORTED_POOLS = (MHATokenToKVPool, MLATokenToKVPool)
 class ReferenceAttentionBackend(AttentionBackend):  # type: ignore[misc]  # sglang is untyped here
     """Float32 attention over SGLang's own paged pools, for GQA and absorbed MLA."""
 
-    def __init__(self, runner: Any, *, control: str | None) -> None:
+    def __init__(self, runner: Any, *, control: str | None, layout: str | None = None) -> None:
         super().__init__()
         self.req_to_token_pool = runner.req_to_token_pool
         self.token_to_kv_pool = runner.token_to_kv_pool
@@ -62,15 +63,26 @@ class ReferenceAttentionBackend(AttentionBackend):  # type: ignore[misc]  # sgla
                 num_layers=runner.model_config.num_hidden_layers,
             )
             logger.warning("KV CONTROL %s: this server's KV cache is damaged on purpose", control)
+        self.layout_pool = None
+        if layout is not None:
+            self.layout_pool = LayoutPool(
+                layout,
+                pool,
+                mla=self.mla,
+                model_path=runner.server_args.model_path,
+                num_layers=runner.model_config.num_hidden_layers,
+            )
+            logger.warning("%s", self.layout_pool.describe())
         self._groups: list[DecodeGroup] = []
         self._slots: list[torch.Tensor] = []
         self._checked: set[int] = set()
         logger.info(
-            "equipoise reference attention: pool %s, dtype %s, %s, control %s",
+            "equipoise reference attention: pool %s, dtype %s, %s, control %s, layout %s",
             type(pool).__name__,
             pool.dtype,
             "absorbed MLA" if self.mla else "GQA",
             control,
+            layout,
         )
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -134,8 +146,11 @@ class ReferenceAttentionBackend(AttentionBackend):  # type: ignore[misc]  # sgla
         return False
 
     def _write(self, layer: Any, forward_batch: Any, k: torch.Tensor | None, v: torch.Tensor | None) -> None:
-        """Store this step's keys and values as the pool's dtype (and control) would have them."""
+        """Store this step's keys and values as the pool's dtype (and control, or layout) would have them."""
         if k is None or v is None:
+            return
+        if self.layout_pool is not None:
+            self.layout_pool.write(layer.layer_id, forward_batch.out_cache_loc, k, v)
             return
         if self.float8 is not None:
             k = cast_float8(k, self.float8, scale=_descale(layer.k_scale))
@@ -159,6 +174,8 @@ class ReferenceAttentionBackend(AttentionBackend):  # type: ignore[misc]  # sgla
 
     def _read(self, layer: Any, slots: torch.Tensor) -> KVRows:
         pool = self.token_to_kv_pool
+        if self.layout_pool is not None:
+            return self.layout_pool.read(layer.layer_id, slots)
         return read_rows(
             pool.get_key_buffer(layer.layer_id),
             None if self.mla else pool.get_value_buffer(layer.layer_id),
@@ -195,6 +212,11 @@ class ReferenceAttentionBackend(AttentionBackend):  # type: ignore[misc]  # sgla
             raise ValueError(
                 f"layer {layer.layer_id} has an MLA KV scale of {scales[0]:g}; SGLang writes that cache at "
                 "scale 1, so only 1.0 is right: remove the k_scale tensors from the checkpoint"
+            )
+        if self.layout_pool is not None and scales != (1.0, 1.0):
+            raise ValueError(
+                f"layer {layer.layer_id} has k_scale {scales[0]:g} and v_scale {scales[1]:g}, and layout "
+                f"{self.layout_pool.name} brings scales of its own: serve them with --kv-cache-dtype alone"
             )
         if self.float8 is not None:
             logger.info("layer %d: k_scale %g, v_scale %g", layer.layer_id, *scales)

@@ -4,6 +4,7 @@ All locations are of sglang 0.5.23, under ``sglang/srt``.
 """
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any
 
 from sglang.srt.mem_cache import kv_cache_configurator, kv_cache_dtype
 from sglang.srt.plugins.hook_registry import HookType
+
+from equipoise.quant.sglang.arguments import LAYOUT_ENV
 
 __all__ = ["HOOKS", "Hook", "register_attention"]
 
@@ -79,6 +82,11 @@ def _get_rope_cpu(  # noqa: PLR0917  get_rope_cpu's own signature
     return get_rope(*shared, partial_rotary_factor)
 
 
+def _tell_layout(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    layout = os.environ.get(LAYOUT_ENV)
+    return result | {"kv_layout": layout} if layout else result
+
+
 def _fork(result: Any, *_args: Any, **_kwargs: Any) -> None:
     multiprocessing.set_start_method("fork", force=True)
 
@@ -112,10 +120,16 @@ HOOKS: tuple[Hook, ...] = (
         mends="entrypoints/engine.py:1995 spawns scheduler and detokenizer, which import torch and sglang "
         "again (8 CPU seconds each). Without CUDA a fork is safe, starts at once and shares memory.",
     ),
+    Hook(
+        target="sglang.srt.utils.common.build_server_info",
+        kind=HookType.AFTER,
+        function=_tell_layout,
+        mends="utils/common.py:3584 tells the KV dtype but knows of no layout: /server_info gets kv_layout.",
+    ),
 )
 
 
-def register_attention(control: str | None) -> None:
+def register_attention(control: str | None, layout: str | None) -> None:
     """Put our reference behind ``--attention-backend torch_native``, absorbed for MLA.
 
     Mends: layers/attention/torch_native_backend.py ignores k_scale and v_scale; and
@@ -132,7 +146,7 @@ def register_attention(control: str | None) -> None:
     def create(runner: Any) -> Any:
         from equipoise.quant.sglang.backend import ReferenceAttentionBackend
 
-        return ReferenceAttentionBackend(runner, control=control)
+        return ReferenceAttentionBackend(runner, control=control, layout=layout)
 
     register_attention_backend("torch_native")(create)
     AttentionBackendRegistry.register("torch_native", lambda attn, forward_batch: AttnForwardMethod.MLA)

@@ -1,7 +1,8 @@
 """Start SGLang on a CPU with our plugin: ``python -m equipoise.quant.sglang.launch [SGLang's flags]``.
 
-One flag is ours: ``--kv-control NAME`` plants a fault in the KV cache (see kv_controls.py) and
-puts it into the served model's name.
+Two flags are ours, and both put what they do into the served model's name: ``--kv-control NAME``
+plants a fault in the KV cache (see kv_controls.py), ``--kv-layout NAME`` stores it in another
+layout (see layout_pool.py).
 """
 
 import os
@@ -9,8 +10,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from equipoise.quant.sglang.arguments import split_control
-from equipoise.quant.sglang.plugin import CONTROL_ENV, ENABLE_ENV
+from equipoise.quant.sglang.arguments import (
+    CONTROL_ENV,
+    ENABLE_ENV,
+    LAYOUT_ENV,
+    split_control,
+    split_layout,
+)
 
 __all__ = ["main"]
 
@@ -29,10 +35,12 @@ def prepare_process() -> None:
 def main(argv: Sequence[str]) -> None:
     """Run the server until it is told to stop."""
     sglang_argv, control = split_control(argv)
+    sglang_argv, layout = split_layout(sglang_argv)
     os.environ[ENABLE_ENV] = "1"
     os.environ["SGLANG_PLUGINS"] = "equipoise_cpu"
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     os.environ[CONTROL_ENV] = control or ""
+    os.environ[LAYOUT_ENV] = layout or ""
 
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins

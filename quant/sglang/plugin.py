@@ -10,12 +10,11 @@ import os
 import pkgutil
 from typing import Any
 
+from equipoise.quant.kv_layouts import KV_LAYOUT_KINDS
+from equipoise.quant.sglang.arguments import CONTROL_ENV, ENABLE_ENV, LAYOUT_ENV
 from equipoise.quant.variants import KV_CONTROL_NAMES, SGLANG_VERSION
 
-__all__ = ["CONTROL_ENV", "ENABLE_ENV", "register", "require"]
-
-ENABLE_ENV = "EQUIPOISE_SGLANG_CPU"
-CONTROL_ENV = "EQUIPOISE_SGLANG_KV_CONTROL"
+__all__ = ["CONTROL_ENV", "ENABLE_ENV", "LAYOUT_ENV", "register", "require"]
 
 
 def register() -> None:
@@ -37,6 +36,9 @@ def register() -> None:
     control = os.environ.get(CONTROL_ENV) or None
     if control is not None and control not in KV_CONTROL_NAMES:
         raise SystemExit(f"unknown KV control {control!r}: choose one of {', '.join(KV_CONTROL_NAMES)}")
+    layout = os.environ.get(LAYOUT_ENV) or None
+    if layout is not None and layout not in KV_LAYOUT_KINDS:
+        raise SystemExit(f"unknown KV layout {layout!r}: choose one of {', '.join(KV_LAYOUT_KINDS)}")
 
     # Imported only now: these import torch and sglang.
     from sglang.srt.plugins.hook_registry import HookRegistry
@@ -46,7 +48,7 @@ def register() -> None:
     for hook in HOOKS:
         require(hook.target)
         HookRegistry.register(hook.target, hook.function, hook.kind)
-    register_attention(control)
+    register_attention(control, layout)
 
 
 def require(target: str) -> Any:

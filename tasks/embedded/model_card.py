@@ -21,6 +21,7 @@ def model_card(log: Mapping[str, Any]) -> str:
         if family == "kimi"
         else ""
     )
+    heads = " **kv_head_amax.json**: of each KV head." if family == "glm" else ""
     hardening = log["hardening"]
     cpu_s = log["cpu_s"] + hardening["cpu_s"]
     return f"""---
@@ -45,7 +46,7 @@ KV-cache change can be evaluated end to end, on a real server, in minutes on a C
 - **Format**: BF16 safetensors; 64 tokens, one a character; chat template
   `<bos><user>question<assistant>answer<eos>`.
 - **kv_amax.json**: largest magnitude of each cached part in each layer, on calibration items of their
-  own seed.
+  own seed.{heads}
 - **Licence**: Apache-2.0.
 
 Greedy exact-match accuracy, BF16 weights and cache, {log["accuracy_items_per_task"]} held-out items a

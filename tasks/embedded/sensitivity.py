@@ -89,12 +89,16 @@ def generated_tasks() -> dict[str, GeneratedTask]:
     }
 
 
-def calibrate(model: FastModel, *, items_per_task: int) -> list[dict[str, float]]:
-    """Largest magnitude of each cached part in each layer, over the tasks' calibration items."""
-    amax: list[dict[str, float]] = [{} for _ in model.model.layers]
+def calibrate(model: FastModel, *, items_per_task: int) -> list[dict[str, list[float]]]:
+    """Largest magnitude of each head of each cached part in each layer, over calibration items.
+
+    ``calibrate(...)[layer][part]`` has one number for each KV head (one for MLA's parts).
+    """
+    amax: list[dict[str, list[float]]] = [{} for _ in model.model.layers]
 
     def observe(layer: int, part: CachePart, x: Tensor) -> Tensor:
-        amax[layer][part] = max(amax[layer].get(part, 0.0), float(x.bfloat16().abs().max()))
+        now = x.bfloat16().float().abs().amax(dim=(0, 2, 3)).tolist()
+        amax[layer][part] = [max(pair) for pair in zip(now, amax[layer].get(part, now), strict=True)]
         return x
 
     model.set_on_cache(observe)

@@ -13,7 +13,7 @@ import math
 import platform
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +157,20 @@ def harden(family: str, out: Path, *, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def write_amax(out: Path, amax: Sequence[Mapping[str, Sequence[float]]], *, family: str) -> None:
+    """``kv_amax.json`` for the planted faults; of GQA also ``kv_head_amax.json`` for layout fp8_per_head."""
+    heads = [{part: [round(a, 4) for a in values] for part, values in layer.items()} for layer in amax]
+    whole = [{part: max(values) for part, values in layer.items()} for layer in heads]
+    (out / "kv_amax.json").write_text(json.dumps({"layers": whole}, indent=1) + "\n")
+    if family == "glm":
+        (out / "kv_head_amax.json").write_text(json.dumps({"layers": heads}, indent=1) + "\n")
+
+
 def finish(out: Path, log: dict[str, Any], *, items_per_task: int = 400) -> None:
     """Calibrate and score the checkpoint as written (BF16 weights and cache); write log and card."""
     model = load_model(out)
-    amax = calibrate(model, items_per_task=CALIBRATION_ITEMS)
-    rounded = [{part: round(value, 4) for part, value in layer.items()} for layer in amax]
-    (out / "kv_amax.json").write_text(json.dumps({"layers": rounded}, indent=1) + "\n")
-    model.set_on_cache(TREATMENTS["bf16"](amax))
+    write_amax(out, calibrate(model, items_per_task=CALIBRATION_ITEMS), family=model.shape.family)
+    model.set_on_cache(TREATMENTS["bf16"](()))
     log = log | {
         "accuracies": _accuracies(model, items_per_task),
         "accuracy_items_per_task": items_per_task,

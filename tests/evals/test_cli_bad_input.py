@@ -146,6 +146,11 @@ def test_an_unknown_variant_lists_the_known_ones(tmp_path: Path) -> None:
     run_fails(plan, code=2, says=["unknown KV variant 'fp8'", "fp8_e4m3"], more=("--device", "cpu"))
 
 
+def test_a_layout_that_one_model_of_a_plan_cannot_have_is_refused_before_anything_starts() -> None:
+    says = ["model 'glm-tiny', arm 'B': variant fp8_ds656", "choose fp8_e4m3, fp8_per_head"]
+    run_fails("embedded", code=2, says=says, more=("--candidate", "fp8_ds656", "--device", "cpu"))
+
+
 def test_a_control_is_refused_on_a_gpu(tmp_path: Path) -> None:
     model = checkpoint(tmp_path / "model")
     plan = variant_plan(tmp_path / "p.toml", model, candidate="control-int4-token")
@@ -362,6 +367,10 @@ def test_a_replayed_run_that_is_gone_is_named(finished: Path) -> None:
         (["nowhere@bf16"], ["nowhere does not exist"]),
         (["model@fp9"], ["unknown KV variant 'fp9'", "fp8_e4m3"]),
         (["model@control-clip2", "--device", "cuda"], ["cannot run on a GPU"]),
+        (["model@fp8_ds655"], ["did you mean fp8_ds656?", "fp8_per_head"]),
+        (["model@fp8_ds656", "--device", "cpu"], ["K and V for each KV head (GQA)", "fp8_per_token_head"]),
+        (["model@fp8_per_head", "--device", "cpu"], ["needs kv_head_amax.json", "fp8_per_token_head"]),
+        (["embedded:kimi_tiny@fp8_ds656", "--device", "cuda"], ["on a GPU: SGLang stores this layout"]),
     ],
 )
 def test_serve_refuses_what_it_cannot_serve(tmp_path: Path, args: list[str], says: list[str]) -> None:

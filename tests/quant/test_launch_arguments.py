@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from equipoise.quant.sglang import plugin
-from equipoise.quant.sglang.arguments import split_control
+from equipoise.quant.sglang.arguments import split_control, split_layout
 
 
 def test_without_a_control_sglangs_arguments_pass_unchanged() -> None:
@@ -43,6 +43,47 @@ def test_a_control_and_an_fp8_cache_are_refused_together(dtype: list[str]) -> No
 def test_an_unknown_or_missing_control_name_lists_the_known_ones(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="int4-tensor, int4-token, clip2"):
         split_control(argv)
+
+
+@pytest.mark.parametrize("flag", [["--kv-layout", "ds656"], ["--kv-layout=ds656"]])
+@pytest.mark.parametrize("dtype", [["--kv-cache-dtype", "fp8_e4m3"], ["--kv-cache-dtype=fp8_e4m3"]])
+def test_a_layout_is_taken_out_and_put_into_the_served_name(flag: list[str], dtype: list[str]) -> None:
+    rest, layout = split_layout([*flag, "--model-path=/m", "--served-model-name=x", *dtype])
+    assert layout == "ds656"
+    assert rest == [
+        "--model-path=/m",
+        "--served-model-name=x",
+        *dtype,
+        "--served-model-name=x+kv-layout=ds656",
+    ]
+    assert split_layout(rest) == (rest, None)
+
+
+@pytest.mark.parametrize("dtype", [[], ["--kv-cache-dtype=bf16"], ["--kv-cache-dtype", "fp8_e5m2"]])
+def test_a_layout_needs_an_e4m3_cache(dtype: list[str]) -> None:
+    with pytest.raises(SystemExit, match="give --kv-cache-dtype fp8_e4m3"):
+        split_layout(["--kv-layout=ds656", "--model-path=/m", *dtype])
+
+
+@pytest.mark.parametrize("argv", [["--kv-layout=ds655"], ["--kv-layout"]])
+def test_an_unknown_or_missing_layout_name_lists_the_known_ones(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match="fp8_per_head, fp8_per_token_head, ds656, ds656_pow2"):
+        split_layout(argv)
+
+
+def test_a_control_and_a_layout_are_refused_together() -> None:
+    for dtype in ("bf16", "fp8_e4m3"):
+        argv = ["--kv-control=clip2", "--kv-layout=ds656", "--model-path=/m", f"--kv-cache-dtype={dtype}"]
+        with pytest.raises(SystemExit, match="cannot be combined"):
+            split_layout(split_control(argv)[0])
+
+
+def test_the_plugin_refuses_an_unknown_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugin.ENABLE_ENV, "1")
+    monkeypatch.setenv(plugin.LAYOUT_ENV, "ds655")
+    monkeypatch.setattr(plugin.importlib.metadata, "version", lambda _: plugin.SGLANG_VERSION)
+    with pytest.raises(SystemExit, match="unknown KV layout 'ds655': choose one of fp8_per_head"):
+        plugin.register()
 
 
 def test_the_plugin_is_inert_unless_our_launcher_asks_for_it() -> None:

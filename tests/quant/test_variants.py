@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.quant.kv_layouts import KV_LAYOUT_KINDS
 from equipoise.quant.variants import (
     KV_CONTROL_NAMES,
     KV_VARIANTS,
@@ -36,6 +37,8 @@ def test_a_cpu_command_carries_dtype_control_and_device(name: str) -> None:
     assert f"--kv-cache-dtype={variant.kv_cache_dtype}" in command.argv
     controls = [a for a in command.argv if a.startswith("--kv-control")]
     assert controls == ([f"--kv-control={variant.control}"] if variant.control else [])
+    layouts = [a for a in command.argv if a.startswith("--kv-layout")]
+    assert layouts == ([f"--kv-layout={variant.layout}"] if variant.layout else [])
     assert command.url == "http://127.0.0.1:4321"
 
 
@@ -45,7 +48,7 @@ def test_arms_of_a_cpu_run_differ_in_nothing_but_the_kv_cache() -> None:
         other = build(name)
         assert other.env == baseline.env
         different = set(other.argv) ^ set(baseline.argv)
-        assert all(a.startswith(("--kv-cache-dtype=", "--kv-control=")) for a in different)
+        assert all(a.startswith(("--kv-cache-dtype=", "--kv-control=", "--kv-layout=")) for a in different)
 
 
 def test_a_cpu_command_sets_what_the_server_needs() -> None:
@@ -85,6 +88,28 @@ def test_every_control_has_a_variant_and_a_label_that_shows_it() -> None:
     assert KV_VARIANTS["fp8_e4m3"].arm == "w=bf16,kv=fp8_e4m3"
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("fp8_per_head", "one k_scale and one v_scale a layer"),
+        ("fp8_per_token_head", "no such cache: fp8_e4m3 is the nearest"),
+        ("fp8_ds656", "for DSA models .* --kv-cache-dtype fp8_e4m3"),
+        ("fp8_ds656_pow2", "writes fp32 scales that are not rounded"),
+    ],
+)
+def test_a_layout_is_refused_on_a_gpu_with_what_sglang_has_there(name: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is a layout of the CPU server .*{what}"):
+        build(name, "cuda")
+
+
+def test_every_layout_has_a_variant_and_a_label_that_shows_it() -> None:
+    layouts = {v.layout: v for v in KV_VARIANTS.values() if v.layout}
+    assert set(layouts) == set(KV_LAYOUT_KINDS)
+    assert {v.kv_cache_dtype for v in layouts.values()} == {"fp8_e4m3"}
+    assert KV_VARIANTS["fp8_ds656"].arm == "w=bf16,kv=fp8_e4m3+kv-layout=ds656"
+    assert len({v.arm for v in KV_VARIANTS.values()}) == len(KV_VARIANTS)
+
+
 def test_options_reach_the_command_line_and_extra_arguments_come_last() -> None:
     command = build(
         "bf16",
@@ -100,8 +125,17 @@ def test_options_reach_the_command_line_and_extra_arguments_come_last() -> None:
 
 
 def test_an_unknown_variant_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'fp8'.*bf16, fp8_e4m3, fp8_e5m2"):
-        find_variant("fp8")
+    with pytest.raises(ValueError, match=r"'x': choose one of bf16, fp8_e4m3, fp8_e5m2"):
+        find_variant("x")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("ds656", "fp8_ds656"), ("fp8_ds565_pow2", "fp8_ds656_pow2"), ("fp8-per-head", "fp8_per_head")],
+)
+def test_a_slip_of_the_pen_is_answered_with_the_nearest_name(given: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"did you mean {meant}\? choose one of"):
+        find_variant(given)
 
 
 @pytest.mark.parametrize("port", [0, 65536])
