@@ -39,8 +39,8 @@ __all__ = [
 Values = NDArray[np.uint16]
 ReadValues = Callable[[int, int], Values]  # read(begin, end) -> these elements of the flat tensor
 
-_SAMPLED_RUNS = 64
-_RUN_ELEMENTS = 1024
+_SAMPLED_RUNS = 32
+_RUN_ELEMENTS = 512
 _SHORTEST_ROW = 64  # a base a row costs 8 bits; group scales have rows of 64 to 224
 _BITS_WORTH_A_BASE = 0.02
 _NOISY_MANTISSA_BITS = 7.8  # of 8: above it, compressing signs and mantissas would save nothing
