@@ -38,14 +38,19 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelSpec(_Strict):
-    """A model under test: a checkpoint directory, ``embedded:NAME`` or ``hub:ORG/NAME``."""
+    """A model under test: a checkpoint directory, ``embedded:NAME`` or ``hub:ORG/NAME``.
+
+    ``checkpoints`` gives arms (by name) other weights of the same model: a directory each, which must be the
+    same but for the weights. Only a candidate or a control that we serve may have one.
+    """
 
     name: Name
     path: str = Field(min_length=1)
+    checkpoints: dict[str, Annotated[str, Field(min_length=1)]] = {}
 
 
 class ArmSpec(_Strict):
@@ -63,6 +68,8 @@ class ArmSpec(_Strict):
     served_model: str | None = None  # the model name to ask an OpenAI-compatible endpoint for
     api_key_env: str | None = None  # name of the environment variable; the key itself is never stored
     replay: str | None = None  # a run directory whose journal answers instead of a server
+    #: server facts in which this arm alone may differ, beyond those that the plan allows every arm
+    allowed_differences: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _one_source(self) -> "ArmSpec":
@@ -160,9 +167,9 @@ class RunnerSpec(_Strict):
 
 
 class SeedSpec(_Strict):
-    items: int = 1
-    schedule: int = 1
-    bootstrap: int = 1
+    items: int = Field(default=1, ge=0)
+    schedule: int = Field(default=1, ge=0)
+    bootstrap: int = Field(default=1, ge=0)
 
 
 class Plan(_Strict):
@@ -225,6 +232,20 @@ class Plan(_Strict):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _own_checkpoints(self) -> "Plan":
+        arms = {a.name: a for a in self.arms}
+        for model in self.models:
+            for name in model.checkpoints:
+                where = f"model {model.name!r}, checkpoints"
+                if name not in arms:
+                    raise ValueError(f"{where}: there is no arm {name!r}; arms: {', '.join(arms)}")
+                if arms[name].variant is None:
+                    raise ValueError(f"{where}: arm {name!r} is not served by us; give it a variant")
+                if arms[name].role in (ArmRole.BASELINE, ArmRole.BASELINE_REPEAT):
+                    raise ValueError(f"{where}: arm {name!r} is the baseline: it serves the model's own path")
+        return self
+
     @property
     def content_hash(self) -> str:
         """SHA-256 of the plan's canonical JSON: what pre-registration fixes."""
@@ -258,6 +279,9 @@ class Plan(_Strict):
             if source is not None:
                 arm.update(variant=None, url=None, replay=None)
                 arm["url" if re.match(r"https?://", source) else "variant"] = source
+                if arm["url"] is not None:  # what is served there is not ours to choose
+                    for model in data["models"]:
+                        model["checkpoints"].pop(arm["name"], None)
         if item_seed is not None:
             data["seeds"]["items"] = item_seed
         return _validated(data, source="the command line's overrides", text="")

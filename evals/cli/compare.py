@@ -7,16 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
-from equipoise.evals.cli.numbers import Number
+from equipoise.evals.cli.numbers import ALPHA, MARGIN, SEED, Number
 from equipoise.evals.cli.shell import errors_exit
 from equipoise.evals.errors import UsageError
 
 __all__ = ["compare"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-MARGIN = Number("a margin (a fraction, .02 is two points)", 0, 1)
 SHARE = Number("a share", 0, 1)
-ALPHA = Number("a one-sided alpha", 0, 0.5)
 INPUT_FORMATS = ("run", "lm-eval", "sgl-eval", "inspect", "table")
 
 _GATES = [
@@ -41,7 +39,7 @@ _GATES = [
         help="Largest share of a task's baseline answers that may be truncated.",
     ),
     click.option(
-        "--seed", type=int, default=0, show_default=True, help="Of the resamples, where there are any."
+        "--seed", type=SEED, default=0, show_default=True, help="Of the resamples, where there are any."
     ),
 ]
 _READING = [

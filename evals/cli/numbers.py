@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-__all__ = ["ALPHA", "COUNT", "LOSS", "MARGIN", "POWER", "SHARE", "SIZE", "Number"]
+__all__ = ["ALPHA", "COUNT", "LEVEL", "LOSS", "MARGIN", "POWER", "SEED", "SHARE", "SIZE", "Number"]
 
 _MOST = 10**9
 
@@ -66,7 +66,9 @@ class Whole(click.ParamType):  # type: ignore[type-arg]  # generic in newer rele
 COUNT = Whole("a number of pairs", 0)
 SIZE = Whole("how many", 1)
 MARGIN = Number("a margin (a fraction, .02 is two points)", 0, 1)
-ALPHA = Number("a one-sided alpha", 0, 0.5)
+ALPHA = Number("a one-sided alpha", 1e-9, 0.5, closed="low")
+LEVEL = Number("a level", 0.01, 0.999999, closed="both")
+SEED = click.IntRange(min=0)
 POWER = Number("a power", 0, 1)
 SHARE = Number("a share of discordant answers", 0, 1, closed="both")
 LOSS = Number("a true loss", -1, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from equipoise.evals.cli.numbers import ALPHA, LOSS, MARGIN, POWER, SHARE, SIZE, Number
+from equipoise.evals.cli.numbers import ALPHA, LOSS, MARGIN, POWER, SEED, SHARE, SIZE, Number
 from equipoise.evals.cli.shell import console, errors_exit, overridden_plan, plan_overrides
 from equipoise.evals.errors import UsageError
 
@@ -76,7 +76,7 @@ RATE = Number("a rate", 0, 1e9)
     show_default=True,
     help="Whole analyses simulated for tasks with repeats.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of all simulations.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Of all simulations.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @errors_exit
 def size(

@@ -50,7 +50,9 @@ _OVERRIDES = [
     click.option("--baseline", metavar="VARIANT|URL", help="Use this as the baseline arms' source."),
     click.option("--candidate", metavar="VARIANT|URL", help="Use this as the candidate's source."),
     click.option("--control", metavar="VARIANT|URL", help="Use this as the gross control's source."),
-    click.option("--seed", type=int, metavar="N", help="Draw other items: the plan's item seed."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), metavar="N", help="Draw other items: the plan's item seed."
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.evals.cli.numbers import ALPHA, COUNT, LOSS, MARGIN, POWER, SHARE, Number
+from equipoise.evals.cli.numbers import ALPHA, COUNT, LEVEL, LOSS, MARGIN, POWER, SHARE, Number
 from equipoise.evals.cli.shell import console, errors_exit
 from equipoise.evals.errors import UsageError
 
@@ -29,9 +29,7 @@ def stats() -> None:
 @click.argument("baseline_only", metavar="B", type=COUNT)
 @click.argument("candidate_only", metavar="C", type=COUNT)
 @click.argument("both_wrong", metavar="D", type=COUNT)
-@click.option(
-    "--level", type=Number("a level", 0, 1), default=0.95, show_default=True, help="Of the intervals."
-)
+@click.option("--level", type=LEVEL, default=0.95, show_default=True, help="Of the intervals.")
 @click.option("--margin", type=MARGIN, help="Test against this loss (non-inferiority) and gain.")
 @click.option("--alpha", type=ALPHA, default=0.05, show_default=True, help="Of the one-sided limits.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -125,8 +127,9 @@ def compare(inputs: Inputs, gates: Gates) -> Compared:
     ParityError
         The sets do not pair: another question under one id, an item twice, another metric.
     """
-    _refuse_same(inputs.sources)
+    _refuse_one_source(inputs.sources)
     by_role = {role: _read(source, inputs) for role, source in inputs.sources.items()}
+    _refuse_one_set(inputs.sources, by_role)
     models = tuple(_compare_model(sets, inputs, gates) for sets in _match_models(by_role))
     policy = Policy(
         critical=frozenset(task for m in models for task in m.paired),
@@ -140,15 +143,41 @@ def compare(inputs: Inputs, gates: Gates) -> Compared:
     return Compared(inputs=inputs, gates=gates, models=models, verdict=verdict)
 
 
-def _refuse_same(sources: Mapping[ArmRole, Source]) -> None:
-    seen: dict[Source, ArmRole] = {}
+def _refuse_one_source(sources: Mapping[ArmRole, Source]) -> None:
+    """Before anything is read: one path and column in two roles, however the path is written."""
+    seen: dict[tuple[Path, str, str | None], ArmRole] = {}
     for role, source in sources.items():
-        if source in seen:
-            raise UsageError(
-                f"{source.text} is both the {ARM_NAMES[seen[source]]} and the {ARM_NAMES[role]}: a set "
-                "compared with itself always passes; give another set, RUN_DIR:ARM or FILE:COLUMN"
-            )
-        seen[source] = role
+        path, selector = split_source(source.text)
+        key = (path.resolve(), selector, source.score_column)
+        if key in seen:
+            raise _with_itself(sources, seen[key], role)
+        seen[key] = role
+
+
+def _refuse_one_set(
+    sources: Mapping[ArmRole, Source], by_role: Mapping[ArmRole, Sequence[ResultSet]]
+) -> None:
+    """Once read: a run and its default arm, a table and its default column, a folder and a file of it."""
+    for one, other in combinations(sources, 2):
+        (path, selector), (other_path, other_selector) = (split_source(sources[r].text) for r in (one, other))
+        path, other_path = path.resolve(), other_path.resolve()
+        within = path.is_relative_to(other_path) or other_path.is_relative_to(path)
+        chosen_apart = selector and other_selector
+        if within and not chosen_apart and _results(by_role[one]) == _results(by_role[other]):
+            raise _with_itself(sources, one, other)
+
+
+def _results(sets: Sequence[ResultSet]) -> list[Mapping[str, TaskResults]]:
+    return [s.tasks for s in sets]
+
+
+def _with_itself(sources: Mapping[ArmRole, Source], one: ArmRole, other: ArmRole) -> UsageError:
+    names = dict.fromkeys((sources[one].text, sources[other].text))
+    is_both = f"{' and '.join(names)} {'are one set,' if len(names) > 1 else 'is'} both"
+    return UsageError(
+        f"{is_both} the {ARM_NAMES[one]} and the {ARM_NAMES[other]}: a set "
+        "compared with itself always passes; give another set, RUN_DIR:ARM or FILE:COLUMN"
+    )
 
 
 def _read(source: Source, inputs: Inputs) -> tuple[ResultSet, ...]:

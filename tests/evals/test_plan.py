@@ -63,6 +63,13 @@ margin = 0.05
         ("items = 200", "items = 200\nmax_drop_nats = 20.0", "are for teacher-forced tasks"),
         ("items = 200", "items = 200\nmax_drop_nats = 0.5", "p.toml:30: tasks.1.max_drop_nats"),
         ("items = 200", "items = ", "not valid TOML"),
+        ("[decision]", "[seeds]\nbootstrap = -1\n[decision]", "p.toml:5: seeds.bootstrap"),
+        (
+            "items = 200\nmargin = 0.05",
+            "items = 200\nmargin_nats = inf",
+            "margin_nats: Input should be a finite",
+        ),
+        ("items = 200", "items = 200\nnoise_p_d = nan", "noise_p_d: Input should be a finite"),
     ],
 )
 def test_bad_plan_is_named_with_line_key_and_remedy(old: str, new: str, expect: str) -> None:

@@ -271,7 +271,8 @@ def test_an_arm_of_a_run_compares_as_the_run_compared_it(tmp_path: Path) -> None
     assert "out has no arm 'C'; there are out:A1 (baseline)" in error_of(
         cli("compare", "out:A1", "out:C"), code=2
     )
-    assert "compared with itself always passes" in error_of(cli("compare", "out:B", "out:B"), code=2)
+    for one, other in (("out:B", "out:B"), ("out", "out:B"), ("out/journal.sqlite:B", "out")):
+        assert "compared with itself always passes" in error_of(cli("compare", one, other), code=2)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,11 @@ def test_an_arm_of_a_run_compares_as_the_run_compared_it(tmp_path: Path) -> None
     [
         (["a.csv"], 2, "needs two result sets"),
         (["a.csv", "none.csv"], 2, "none.csv: no such file or directory"),
-        (["a.csv", "a.csv"], 2, "always passes"),
+        (["a.csv", "a.csv"], 2, "a.csv is both the baseline and the candidate: a set compared with itself"),
+        (["a.csv", "./a.csv"], 2, "a.csv and ./a.csv are one set, both the baseline and the candidate"),
+        (["a.csv", "link.csv"], 2, "always passes"),
+        (["a.csv", "a.csv:score"], 2, "always passes"),
+        (["a.csv", "b.csv", "--control", "./b.csv"], 2, "both the candidate and the control"),
         (["a.csv", "b.csv", "--score-column", "x"], 2, "no score column 'x'; there are item, score"),
         (["a.csv", "b.csv", "--baseline-column", "x"], 2, "go together"),
         (["a.csv", "b.csv", "--task", "gsm8k"], 2, "a.csv has no task 'gsm8k'; there are one without a name"),
@@ -299,6 +304,7 @@ def test_what_is_wrong_is_one_line_with_its_remedy(
         ("other", range(20, 29)),
     ):
         table(tmp_path / f"{name}.csv", [1] * 9, item_name=list(names))
+    (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
     assert said in error_of(cli("compare", *args), code=code)
 
 
@@ -308,6 +314,16 @@ def test_a_margin_that_is_none_is_refused(tmp_path: Path, margin: str) -> None:
     result = cli("compare", a, a, f"--margin={margin}")
     assert result.exit_code == 2
     assert "give a margin" in result.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", "-1"), ("--alpha", "1e-300"), ("--alpha", "nan")])
+def test_numbers_that_no_test_can_use_are_refused_by_their_option(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    a, b = table(tmp_path / "a.csv", [1]), table(tmp_path / "b.csv", [1])
+    result = cli("compare", a, b, option, value)
+    assert result.exit_code == 2
+    assert f"'{option}'" in result.stderr
 
 
 def test_a_report_can_be_written_to_a_file(tmp_path: Path) -> None:
