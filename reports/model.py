@@ -191,6 +191,7 @@ class Arm(Node):
     attention_backend: str = ""
     max_total_tokens: int | None = None
     control: str = ""  # the planted fault, empty for honest arms
+    explained: tuple[str, ...] = ()  # what the server does with its KV cache, found before its launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,17 @@ def servers(provenance: Provenance) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _explained(provenance: Provenance) -> tuple[tuple[str, str], ...]:
+    """What each server does with its KV cache, once for all the arms that ask it."""
+    said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for arm in provenance.arms:
+        if arm.explained:
+            said.setdefault((arm.model, arm.explained), []).append(arm.name)
+    return tuple(
+        (f"KV cache of {model} {', '.join(arms)}", "; ".join(lines)) for (model, lines), arms in said.items()
+    )
+
+
 def facts(report: Report) -> tuple[tuple[str, str], ...]:
     """Provenance as names and values; those not given are left out."""
     run, source = report.run, report.provenance
@@ -106,5 +117,6 @@ def facts(report: Report) -> tuple[tuple[str, str], ...]:
         ("versions", ", ".join(f"{name} {value}" for name, value in source.versions.items())),
         ("hardware", ", ".join(f"{name} {value}" for name, value in source.hardware.items())),
         *((f"{arm.model} {arm.name}", arm.url) for arm in source.arms if not arm.server_command),
+        *_explained(source),
     ]
     return tuple((name, value) for name, value in pairs if value)

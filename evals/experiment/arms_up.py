@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.console import Console
 from equipoise.evals.backends.replay import Replay
 from equipoise.evals.backends.sglang_server import SglangServer, serve_all
 from equipoise.evals.errors import ParityError, ServerError
+from equipoise.evals.experiment.arm_checkpoint import CHECKPOINT_FACTS
 from equipoise.evals.experiment.attempt_register import AttemptRegister
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.serving import ServerSpec, backend_of
@@ -36,6 +37,7 @@ class Session:
     console: Console
     device: Device
     attempts: AttemptRegister | None = None  # None where nothing can be signed off
+    explained: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # server label -> explanation
 
 
 @asynccontextmanager
@@ -51,7 +53,7 @@ async def arms_up(
             SglangServer(
                 label=s.label,
                 command=s.launch,
-                log_path=directory / "logs" / f"{s.model}@{s.variant.name}.log",
+                log_path=directory / "logs" / f"{s.label}.log",
             )
             for s in needed
         ]
@@ -105,7 +107,7 @@ async def _check_and_record(
     for name, backend in backends.items():
         if isinstance(backend, Replay):
             backend.verify(_asked(session, model, name))
-    allowed = {a.name: session.plan.allowed_differences for a in group}
+    allowed = {a.name: _allowed(session.plan, a, served_by.get(a.name)) for a in group}
     earlier = [v for _, _, v in session.journal.records("servers") if v["model"] == model.name]
     facts: dict[str, Any] = {"model": model.name, "device": session.device, "arms": {}, "differences": []}
     described: dict[str, ArmFacts] = {}
@@ -124,7 +126,9 @@ async def _check_and_record(
         if reference.role is ArmRole.BASELINE:  # the report shows the differences from the baseline
             facts["differences"] = [dataclasses.asdict(d) for d in report.differences]
     for arm in group:
-        facts["arms"][arm.name] = _arm_record(arm, served_by.get(arm.name), described.get(arm.name))
+        spec = served_by.get(arm.name)
+        explained = session.explained.get(spec.label) if spec else None
+        facts["arms"][arm.name] = _arm_record(arm, spec, described.get(arm.name), explained)
     if earlier:
         found = [
             *facts["differences"],
@@ -134,6 +138,12 @@ async def _check_and_record(
         facts["differences"] = [d for i, d in enumerate(found) if d not in found[:i]]
         facts["arms"] = earlier[-1]["arms"] | facts["arms"]
     session.journal.record("servers", facts)
+
+
+def _allowed(plan: Plan, arm: ArmSpec, spec: ServerSpec | None) -> tuple[str, ...]:
+    """The facts in which an arm may differ: the plan's, its own, and where other weights are served, where."""
+    own = CHECKPOINT_FACTS if spec is not None and spec.own_checkpoint else ()
+    return (*plan.allowed_differences, *arm.allowed_differences, *own)
 
 
 def _asked(session: Session, model: ModelSpec, arm: str) -> dict[SampleKey, str]:
@@ -150,15 +160,20 @@ def _plain(facts: ArmFacts) -> ArmFacts:
     return dataclasses.replace(facts, facts=json.loads(json.dumps(without_secrets(dict(facts.facts)))))
 
 
-def _arm_record(arm: ArmSpec, spec: ServerSpec | None, known: ArmFacts | None) -> dict[str, Any]:
+def _arm_record(
+    arm: ArmSpec, spec: ServerSpec | None, known: ArmFacts | None, explained: Mapping[str, Any] | None
+) -> dict[str, Any]:
     tokens = {} if known is None else known.tokens
     return {
         "role": arm.role.value,
-        "variant": spec.variant.arm if spec else "",
-        "control": (spec.variant.control or "") if spec else "",
+        "variant": spec.arm if spec else "",
+        "control": spec.control if spec else "",
+        "own_checkpoint": spec.own_checkpoint if spec else False,
+        "checkpoint_note": spec.checkpoint.note if spec and spec.checkpoint else "",
         "url": "" if spec else (arm.url or ""),
         "replay": arm.replay or "",
         "command": list(spec.launch.argv) if spec else [],
+        "explained": without_secrets(explained or {}),
         "server": {} if known is None else known.facts,
         "rendered_chat_sha256": None if known is None else known.rendered_chat_sha256,
         "tokens": {k: v if isinstance(v, int) else list(v) for k, v in tokens.items()},

@@ -231,6 +231,7 @@ def _arm(model: str, name: str, recorded: Mapping[str, Any], role: str) -> Arm:
         attention_backend=str(server.get("attention_backend", "")),
         max_total_tokens=tokens if isinstance(tokens, int) else None,
         control=recorded.get("control", ""),
+        explained=tuple((recorded.get("explained") or {}).get("lines", ())),
     )
 
 

@@ -19,6 +19,7 @@ from equipoise.evals.errors import UsageError
 from equipoise.evals.experiment.arms_up import Session, arms_up
 from equipoise.evals.experiment.attempt_register import AttemptRegister, ledger_beside
 from equipoise.evals.experiment.checkpoints import has_chat_template, resolve_device, resolve_model
+from equipoise.evals.experiment.explained import explain_servers
 from equipoise.evals.experiment.questions import Question, questions_of
 from equipoise.evals.experiment.registration import registered_journal
 from equipoise.evals.experiment.results import JOURNAL_NAME, report_of
@@ -75,6 +76,7 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
     specs = {m.name: servers_of(plan, m.name, paths[m.name], device) for m in plan.models}
     if any(a.variant for a in plan.arms):
         _check_chat(questions, paths)
+    explained = {name: explain_servers(servers, device) for name, servers in specs.items()}
     directory = _directory(plan, options)
     journal_path = directory / JOURNAL_NAME
     ledger = Ledger(options.ledger or ledger_beside(directory))
@@ -92,6 +94,7 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
             console=console,
             device=device,
             attempts=attempts,
+            explained={label: answer for servers in explained.values() for label, answer in servers.items()},
         )
         try:
             attempts.foresee()

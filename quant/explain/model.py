@@ -144,7 +144,7 @@ class Explanation:
         return (self.kv_cache_dtype, self.layout, self.page_size, scales)
 
     def lines(self) -> tuple[str, ...]:
-        """The answer in a few lines, for a report."""
+        """The answer in a few lines, for a report; notes by the names of their rules."""
         size = f", {self.bytes_per_token:,} bytes a token" if self.bytes_per_token is not None else ""
         said = [
             f"KV {self.kv_cache_dtype}, layout {self.layout}{size}; prefill {self.prefill_backend}, decode "
@@ -155,7 +155,9 @@ class Explanation:
             said.append(
                 f"scales of {'draft ' if s.role == 'draft' else ''}layers {layer_ranges(s.layers)}: {source}"
             )
-        said += [f"{f.kind}: {f.message} [{f.rule}]" for f in self.findings]
+        said += [f"{f.kind}: {f.message} [{f.rule}]" for f in self.problems]
+        if self.notes:
+            said.append(f"notes: {', '.join(dict.fromkeys(f.rule for f in self.notes))}")
         return tuple(said)
 
     def as_json(self) -> dict[str, Any]:

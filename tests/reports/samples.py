@@ -417,6 +417,13 @@ def provenance() -> Provenance:
             attention_backend="equipoise_cpu",
             max_total_tokens=65536,
             control=control,
+            explained=(
+                f"KV {dtype}, layout fp8_flat, 1,728 bytes a token; prefill torch_native, "
+                "decode torch_native",
+                "scales of layers 0-2: default 1.0",
+            )
+            if dtype.startswith("fp8")
+            else (),
         )
 
     return Provenance(
