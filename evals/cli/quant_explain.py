@@ -23,9 +23,7 @@ _WIDTH = 80
 @click.option(
     "--gpu",
     type=click.Choice(list(HARDWARE), case_sensitive=False),
-    default="H200",
-    show_default=True,
-    help="Where it will run; cpu is this project's CPU server.",
+    help="Where it will run; cpu is this project's CPU server.  [default: H200, cpu with --device cpu]",
 )
 @click.option("--peer", metavar="ARGS", help="Server arguments of the other PD side, or of another arm.")
 @click.option(
@@ -38,7 +36,7 @@ def explain_command(
     *,
     model: str,
     server_args: tuple[str, ...],
-    gpu: str,
+    gpu: str | None,
     peer: str | None,
     peer_kv_cache_dtype: str | None,
     with_rules: bool,
@@ -55,6 +53,8 @@ def explain_command(
 
         model = resolve_model(model)
     words = list(server_args)
+    if gpu is None:
+        gpu = "cpu" if parse_arguments(words).device == "cpu" else "H200"
     answer = explain(model, words, gpu)
     if peer is not None and peer_kv_cache_dtype is not None:
         raise UsageError("give one of --peer and --peer-kv-cache-dtype")
