@@ -38,6 +38,11 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "I64": torch.int64,
 }  # fmt: skip
 COPY_BYTES = 4 * 1024 * 1024
+# The order of the safetensors library: wide dtypes come first, so that every tensor is aligned.
+_ORDER = (
+    "U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "F8_E5M2FNUZ",
+    "F8_E4M3FNUZ", "F8_E8M0", "F8_E4M3", "F8_E5M2", "I8", "U8", "F6_E3M2", "F6_E2M3", "F4", "BOOL",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +55,8 @@ class Layout:
 
 
 def plan_layout(file: str, entries: Iterable[tuple[str, str, tuple[int, ...]]]) -> Layout:
-    """Order and place tensors (name, dtype, shape) as the safetensors library does.
-
-    Wide dtypes come first, so that every tensor is aligned to its own element size; the header is padded to
-    8 bytes.
-    """
-    ordered = sorted(entries, key=lambda e: (-DTYPE_BITS[e[1]], e[0]))
+    """Order and place tensors (name, dtype, shape) as the safetensors library does, byte for byte."""
+    ordered = sorted(entries, key=lambda e: (_ORDER.index(e[1]), e[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, dtype, shape in ordered:
