@@ -123,6 +123,7 @@ def explain(model: str | Path, server_args: Sequence[str], hardware: Hardware | 
         scales=scales,
         findings=findings,
         rules=_cited(*(r.rules for r in rows), *(s.rules for s in scales), tuple(f.rule for f in findings)),
+        unread=tuple(dict.fromkeys(w.partition("=")[0] for w in args.unread if w.startswith("--"))),
         cache_storage=storage_of(context),
         capacity_tokens=tokens,
         capacity_note=capacity_note,

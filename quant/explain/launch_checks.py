@@ -148,8 +148,7 @@ def _page_size(context: Context) -> list[Finding]:
         Finding(
             kind="ignored",
             rule={"dsa": "backend-dsa", "fa4": "page-size-fa4"}.get(resolved.page_size_by, "page-size"),
-            message=f"--page-size {asked} becomes {resolved.page_size}: {resolved.page_size_by} takes no "
-            "other",
+            message=f"--page-size {asked} becomes {resolved.page_size}, for {resolved.page_size_by}",
             remedy=f"say --page-size {resolved.page_size} in every arm, so that prefixes are shared alike",
         )
     ]

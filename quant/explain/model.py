@@ -120,6 +120,7 @@ class Explanation:
     scales: tuple[ScaleRow, ...]
     findings: tuple[Finding, ...]
     rules: tuple[Rule, ...]
+    unread: tuple[str, ...] = ()  # flags that were not looked at; their values are not kept
     cache_storage: str = ""  # who may read this server's KV pages from storage; "" if nobody
     capacity_tokens: int | None = None
     capacity_note: str = ""

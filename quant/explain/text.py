@@ -27,6 +27,9 @@ def as_text(explanation: Explanation, *, width: int = 80, with_rules: bool = Fal
             lines += ["", title]
             for f in findings:
                 lines += _finding(f, width)
+    if e.unread:
+        said = f"Not looked at: {', '.join(e.unread)}"
+        lines += ["", *textwrap.wrap(said, width, subsequent_indent="  ", break_on_hyphens=False)]
     if not e.problems:
         lines += ["", "No problem found."]
     if with_rules:

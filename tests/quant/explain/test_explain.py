@@ -184,7 +184,10 @@ def test_arguments_that_mean_nothing_are_refused(words: list[str], said: str, wr
 
 def test_arguments_that_do_not_bear_on_the_cache_are_left_alone(write: Write) -> None:
     words = ["--host", "0.0.0.0", "--port=30000", "--log-level", "info", "--trust-remote-code", E4M3]
-    assert explain(write(LLAMA), words, "H200").kv_cache_dtype == "fp8_e4m3"
+    answer = explain(write(LLAMA), [*words, "--api-key", "secret"], "H200")
+    assert answer.kv_cache_dtype == "fp8_e4m3"
+    assert answer.unread == ("--host", "--port", "--log-level", "--trust-remote-code", "--api-key")
+    assert "secret" not in json.dumps(answer.as_json()) + as_text(answer)
 
 
 def test_unknown_models_hardware_and_damaged_checkpoints_are_refused(write: Write) -> None:
