@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 from equipoise.evals.errors import UsageError
 
-__all__ = ["PRODUCTION_ARMS", "PRODUCTION_GPUS", "ProductionArm", "ProductionModel", "Release", "find_arm"]
+__all__ = [
+    "PRODUCTION_ARMS",
+    "PRODUCTION_GPUS",
+    "ProductionArm",
+    "ProductionModel",
+    "Release",
+    "find_arm",
+    "is_production",
+]
 
 PRODUCTION_GPUS = ("H200", "B200")
 
@@ -210,6 +218,12 @@ def _arms_of(model: ProductionModel) -> list[ProductionArm]:
 
 
 PRODUCTION_ARMS: dict[str, ProductionArm] = {arm.name: arm for model in _MODELS for arm in _arms_of(model)}
+
+
+def is_production(name: str) -> bool:
+    """Whether ``MODEL@VARIANT`` asks for one of these arms, if only by a name that is not quite right."""
+    model, _, variant = name.partition("@")
+    return any(model == m.name for m in _MODELS) or "kv=" in variant
 
 
 def find_arm(name: str) -> ProductionArm:

@@ -135,7 +135,7 @@ def production_launch(
 
 
 def described(launch: ProductionLaunch) -> list[str]:
-    """What the command serves, in lines for a reader: layout, expected capacity, notes."""
+    """What the command serves, a line a fact: layout, expected capacity, notes."""
     c = launch.capacity
     nodes = f" on {launch.nodes} nodes" if launch.nodes > 1 else ""
     return [

@@ -28,7 +28,7 @@ def variants(*, model: str | None, as_json: bool) -> None:
         click.echo(json.dumps([_as_dict(a) for a in arms], indent=2, allow_nan=False))
         return
     click.echo("GPUs, and the KV tokens that fit beside the weights:\n")
-    rows = [("variant", *PRODUCTION_GPUS)]
+    rows: list[tuple[str, ...]] = [("variant", *PRODUCTION_GPUS)]
     rows += [(a.name, *(_cell(a, gpu) for gpu in PRODUCTION_GPUS)) for a in arms if not a.refused]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for name, *cells in rows:  # not a rich table: a name is never broken, so that it can be copied

@@ -10,6 +10,8 @@ from rich.markup import escape
 
 from equipoise.evals.cli.shell import console, errors_exit
 from equipoise.evals.errors import UsageError
+from equipoise.quant.production import find_arm, is_production
+from equipoise.quant.production_launch import described, production_launch
 
 __all__ = ["doctor", "serve"]
 
@@ -20,19 +22,34 @@ __all__ = ["doctor", "serve"]
 @click.option("--start", is_flag=True, help="Start it and wait until Ctrl-C.")
 @click.option("--port", type=click.IntRange(1, 65535), default=30000, show_default=True)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--gpu", metavar="NAME", help="Of a production variant: H200 or B200.  [default: H200]")
+@click.option("--revision", metavar="COMMIT", help="Of a production variant: pin its checkpoint.")
 @errors_exit
-def serve(what: str, show: bool, start: bool, port: int, device: str) -> None:
-    """Serve MODEL with a KV-cache VARIANT, e.g. embedded:kimi_tiny@fp8_e4m3."""
+def serve(
+    *, what: str, show: bool, start: bool, port: int, device: str, gpu: str | None, revision: str | None
+) -> None:
+    """Serve MODEL with a VARIANT: embedded:kimi_tiny@fp8_e4m3, kimi-k2.6@w=int4-g32,kv=fp8_e4m3.
+
+    Those of the production models (equipoise quant variants) are printed only, for a machine with the GPUs.
+    """
     if show == start:
         raise UsageError("serve needs one of --print and --start")
+    if is_production(what):
+        if start:
+            raise UsageError(f"{what} is printed, not started here: take --print and run it on the GPUs")
+        launch = production_launch(find_arm(what), (gpu or "H200").upper(), port=port, revision=revision)
+        click.echo("\n".join([*(f"# {line}" for line in described(launch)), launch.as_shell]))
+        return
+    if gpu is not None or revision is not None:
+        raise UsageError("--gpu and --revision are of production variants: see `equipoise quant variants`")
     from equipoise.evals.experiment import serving
 
-    launch = serving.launch_for(what, port=port, device=device)
+    command = serving.launch_for(what, port=port, device=device)
     if show:
-        click.echo(serving.as_shell(launch))
+        click.echo(serving.as_shell(command))
         return
     try:
-        asyncio.run(serving.serve_until_interrupted(launch, console(err=True)))
+        asyncio.run(serving.serve_until_interrupted(command, console(err=True)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("server ended", err=True)
 
