@@ -12,6 +12,7 @@ from rich.console import Console
 from equipoise.evals.backends.replay import Replay
 from equipoise.evals.backends.sglang_server import SglangServer, serve_all
 from equipoise.evals.errors import ParityError, ServerError
+from equipoise.evals.experiment.arm_checkpoint import CHECKPOINT_FACTS
 from equipoise.evals.experiment.attempt_register import AttemptRegister
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.serving import ServerSpec, backend_of
@@ -52,7 +53,7 @@ async def arms_up(
             SglangServer(
                 label=s.label,
                 command=s.launch,
-                log_path=directory / "logs" / f"{s.model}@{s.variant.name}.log",
+                log_path=directory / "logs" / f"{s.label}.log",
             )
             for s in needed
         ]
@@ -106,7 +107,7 @@ async def _check_and_record(
     for name, backend in backends.items():
         if isinstance(backend, Replay):
             backend.verify(_asked(session, model, name))
-    allowed = {a.name: session.plan.allowed_differences for a in group}
+    allowed = {a.name: _allowed(session.plan, a, served_by.get(a.name)) for a in group}
     earlier = [v for _, _, v in session.journal.records("servers") if v["model"] == model.name]
     facts: dict[str, Any] = {"model": model.name, "device": session.device, "arms": {}, "differences": []}
     described: dict[str, ArmFacts] = {}
@@ -139,6 +140,12 @@ async def _check_and_record(
     session.journal.record("servers", facts)
 
 
+def _allowed(plan: Plan, arm: ArmSpec, spec: ServerSpec | None) -> tuple[str, ...]:
+    """The facts in which an arm may differ: the plan's, its own, and with other weights, where they lie."""
+    own = CHECKPOINT_FACTS if spec is not None and spec.own_checkpoint else ()
+    return (*plan.allowed_differences, *arm.allowed_differences, *own)
+
+
 def _asked(session: Session, model: ModelSpec, arm: str) -> dict[SampleKey, str]:
     return {
         SampleKey(model=model.name, arm=arm, task=item.task, item_id=item.id, repeat=k): item.content_hash
@@ -159,8 +166,10 @@ def _arm_record(
     tokens = {} if known is None else known.tokens
     return {
         "role": arm.role.value,
-        "variant": spec.variant.arm if spec else "",
-        "control": (spec.variant.control or "") if spec else "",
+        "variant": spec.arm if spec else "",
+        "control": spec.control if spec else "",
+        "own_checkpoint": spec.own_checkpoint if spec else False,
+        "checkpoint_note": spec.checkpoint.note if spec and spec.checkpoint else "",
         "url": "" if spec else (arm.url or ""),
         "replay": arm.replay or "",
         "command": list(spec.launch.argv) if spec else [],

@@ -11,7 +11,8 @@ from equipoise.quant.variants import Device
 
 __all__ = ["has_chat_template", "resolve_device", "resolve_model"]
 
-_PREPARED = {"smollm2": "make smollm2"}  # models that a make target converts first
+# Folders that a make target prepares first.
+_PREPARED = {"smollm2": "make smollm2", "weights": "make weights"}
 
 
 def resolve_model(path: str) -> str:
@@ -38,7 +39,8 @@ def resolve_model(path: str) -> str:
         return str((root / name).resolve())
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        how = _PREPARED.get(folder.name, "give a checkpoint directory, embedded:NAME or hub:ORG/NAME")
+        how = _PREPARED.get(folder.name) or _PREPARED.get(folder.parent.name)
+        how = how or "give a checkpoint directory, embedded:NAME or hub:ORG/NAME"
         raise UsageError(f"model directory {path} does not exist; {how}")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

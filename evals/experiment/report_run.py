@@ -5,6 +5,7 @@ from typing import Any
 
 from equipoise.evals.attempts import Attempts, is_withheld
 from equipoise.evals.evidence import SuiteEvidence
+from equipoise.evals.experiment.arm_checkpoint import CHECKPOINT_FACTS
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.report_attempts import attempt_rows, utc
 from equipoise.evals.experiment.scored import ModelSamples
@@ -15,6 +16,7 @@ from equipoise.evals.parity import ALWAYS_ALLOWED
 from equipoise.evals.plan import Plan
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import Outcome, RunVerdict
+from equipoise.quant.sglang.dense_mla import DENSE_FACT
 from equipoise.reports.model import Arm, Exclusion, ModelReport, ParityDifference, Provenance, Run
 
 __all__ = ["not_asked", "provenance", "run_section", "unfinished_section"]
@@ -35,13 +37,14 @@ def run_section(
     verdict: RunVerdict,
     evidence: Sequence[SuiteEvidence],
     models: Sequence[ModelReport],
-    device: str,
+    facts: Mapping[str, Mapping[str, Any]],
     stops: Sequence[EarlyStop] = (),
     attempts: Mapping[str, Attempts] | None = None,
 ) -> Run:
     """The decision in a sentence, with what it rests on and what it does not claim.
 
-    ``stops`` are the models that a registered look stopped; ``attempts`` are what the ledger knew.
+    ``facts`` are those of each model's servers; ``stops`` are the models that a registered look stopped;
+    ``attempts`` are what the ledger knew.
     """
     detectable = [
         e.pooled[ArmRole.CANDIDATE].detectable.loss for e in evidence if ArmRole.CANDIDATE in e.pooled
@@ -80,7 +83,7 @@ def run_section(
             *_would_decide(models),
             *(f"{name}: {attempts[name].remedy(asked=True)}" for name in sorted(withheld)),
         ),
-        limits=(*_limits(plan, evidence, device), *_limits_of_looks(stops), *_limits_of_attempts(attempts)),
+        limits=(*_limits(plan, evidence, facts), *_limits_of_looks(stops), *_limits_of_attempts(attempts)),
         attempts=attempt_rows(verdict, attempts, run_id=run_id, plan_hash=journal.metadata.plan_hash),
         max_attempts=plan.decision.max_attempts,
         attempts_bound=max((a.bound for a in attempts.values()), default=None),
@@ -152,8 +155,11 @@ def _limits_of_attempts(attempts: Mapping[str, Attempts]) -> list[str]:
     return ["no ledger was kept: how often this candidate was tried before is not known"]
 
 
-def _limits(plan: Plan, evidence: Sequence[SuiteEvidence], device: str) -> tuple[str, ...]:
+def _limits(
+    plan: Plan, evidence: Sequence[SuiteEvidence], facts: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, ...]:
     """What the verdict does not claim, in plain words."""
+    device = next((str(f["device"]) for f in facts.values() if f.get("device")), "")
     margins = sorted({t.margin for t in plan.tasks if t.margin is not None})
     critical = [t.name for t in plan.tasks if t.critical]
     limits = [
@@ -165,6 +171,7 @@ def _limits(plan: Plan, evidence: Sequence[SuiteEvidence], device: str) -> tuple
             "on a CPU the error of storing the KV cache is measured (prefill reads the stored cache too), "
             "not the arithmetic of a GPU's attention kernel"
         )
+    limits += _limits_of_servers(facts)
     if any(m.path.startswith("embedded:") for m in plan.models):
         limits.append(
             "the embedded models have the cache geometry of Kimi and GLM but are tiny: a verdict here proves "
@@ -179,6 +186,21 @@ def _limits(plan: Plan, evidence: Sequence[SuiteEvidence], device: str) -> tuple
     if not any(ArmRole.BASELINE_REPEAT in e.roles_run for e in evidence):
         limits.append("the baseline was asked once: its own noise is not known")
     return tuple(limits)
+
+
+def _limits_of_servers(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What a server does otherwise than the release that it stands for, each said once."""
+    arms = [
+        (f"{model}, {name}", arm)
+        for model, recorded in facts.items()
+        for name, arm in recorded["arms"].items()
+    ]
+    found: dict[str, list[str]] = {}
+    for where, arm in arms:
+        for said in (arm.get("checkpoint_note"), arm.get("server", {}).get(DENSE_FACT)):
+            if said:
+                found.setdefault(str(said), []).append(where)
+    return [f"{said} ({'; '.join(where)})" for said, where in found.items()]
 
 
 def provenance(
@@ -242,11 +264,19 @@ def _differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[ParityDifferen
             fact=f"{d['name']} of {d['arm']}",
             baseline=d["baseline"],
             candidate=d["value"],
-            allowed_by="what is tested" if d["name"] in ALWAYS_ALLOWED else "the plan's allowed_differences",
+            allowed_by=_allowed_by(d["name"], recorded["arms"].get(d["arm"], {})),
         )
         for model, recorded in facts.items()
         for d in recorded["differences"]
     )
+
+
+def _allowed_by(fact: str, arm: Mapping[str, Any]) -> str:
+    if fact in ALWAYS_ALLOWED:
+        return "what is tested"
+    if fact in CHECKPOINT_FACTS and arm.get("own_checkpoint"):
+        return f"the plan's checkpoint of this arm ({arm.get('variant', '')})"
+    return "the plan's allowed_differences"
 
 
 def _server_versions(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

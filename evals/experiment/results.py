@@ -99,7 +99,6 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         else m
         for m, d in zip(models, data, strict=True)
     )
-    device = next((str(f["device"]) for f in facts.values() if f.get("device")), "")
     run = run_section(
         plan,
         run_id,
@@ -107,7 +106,7 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         verdict=verdict,
         evidence=evidence,
         models=models,
-        device=device,
+        facts=facts,
         stops=[stop for stop, _ in stops.values()],
         attempts=attempts,
     )

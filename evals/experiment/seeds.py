@@ -86,6 +86,9 @@ def primary_plan(plan: Plan, seed: int) -> Plan:
     data = plan.with_changes(item_seed=seed).model_dump(mode="json")
     roles = (ArmRole.BASELINE.value, ArmRole.CANDIDATE.value)
     data["arms"] = [a for a in data["arms"] if a["role"] in roles]
+    names = {a["name"] for a in data["arms"]}
+    for model in data["models"]:
+        model["checkpoints"] = {arm: path for arm, path in model["checkpoints"].items() if arm in names}
     data["tasks"] = [t for t in data["tasks"] if t["margin"] is not None]
     data["decision"] |= {"require_control": False, "require_noise_floor": False}
     return Plan.model_validate(data)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,10 +14,12 @@ from equipoise.evals.backends.replay import Replay
 from equipoise.evals.backends.sglang_http import SglangHttp
 from equipoise.evals.backends.sglang_server import SglangServer, choose_port
 from equipoise.evals.errors import ServerError, UsageError
+from equipoise.evals.experiment.arm_checkpoint import ArmCheckpoint, arm_checkpoint, require_same_model
 from equipoise.evals.experiment.checkpoints import resolve_device, resolve_model
 from equipoise.evals.plan import ArmSpec, Plan
 from equipoise.evals.types import Backend
 from equipoise.quant.kv_layouts import unservable
+from equipoise.quant.sglang.dense_mla import DENSE_FLAG, dense_limit
 from equipoise.quant.variants import (
     Device,
     KVVariant,
@@ -42,16 +44,39 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """One server that we start, and the arms that ask it."""
+    """One server that we start, and the arms that ask it.
+
+    ``own_checkpoint``: it serves other weights than the model's path, as the plan says.
+    """
 
     model: str
     variant: KVVariant
     launch: LaunchCommand
     arms: tuple[ArmSpec, ...]
+    checkpoint: ArmCheckpoint | None = None
+    own_checkpoint: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of this server among those of its model; a file may be called so."""
+        if not self.own_checkpoint or self.checkpoint is None:
+            return self.variant.name
+        return f"{self.checkpoint.weights}{self.checkpoint.suffix}+{self.variant.name}"
 
     @property
     def label(self) -> str:
-        return f"{self.model}@{self.variant.name}"
+        return f"{self.model}@{self.name}"
+
+    @property
+    def arm(self) -> str:
+        """What it stores, for reports: ``w=fp8-block,kv=bf16``."""
+        dense = "+attention=dense-mla" if DENSE_FLAG in self.launch.argv else ""
+        return self.variant.arm + dense + (self.checkpoint.suffix if self.checkpoint else "")
+
+    @property
+    def control(self) -> str:
+        """The planted fault, in the cache or in the checkpoint; "" for an honest server."""
+        return self.variant.control or (self.checkpoint.planted if self.checkpoint else "")
 
 
 def variant_named(name: str) -> KVVariant:
@@ -76,30 +101,52 @@ def servers_of(plan: Plan, model: str, model_path: str, device: Device) -> list[
     UsageError
         An unknown variant, one that this model or device cannot have, or no Python with sglang.
     """
-    by_variant: dict[str, list[ArmSpec]] = {}
+    own = next((m.checkpoints for m in plan.models if m.name == model), {})
+    by_server: dict[tuple[str, str], list[ArmSpec]] = {}
     for arm in plan.arms:
         if arm.variant is not None:
-            by_variant.setdefault(arm.variant, []).append(arm)
+            by_server.setdefault((arm.variant, own.get(arm.name, "")), []).append(arm)
     taken: list[int] = []
     specs = []
-    for name, arms in by_variant.items():
+    # All servers of a plan get one size, or the arms would differ in it.
+    most = max((len(a) for a in by_server.values()), default=0)
+    for (name, path), arms in by_server.items():
         taken.append(choose_port(avoid=taken))
-        # All servers of a plan get one size, or the arms would differ in it.
-        most = max(len(a) for a in by_variant.values())
-        options = ServeOptions(
-            served_model_name=model,
-            max_total_tokens=plan.runner.concurrency * most * plan.runner.context_tokens
-            if device == "cpu"
-            else None,
-            max_running_requests=plan.runner.concurrency * most if device == "cpu" else None,
-        )
         try:
-            variant = variant_named(name)
-            launch = _launch(model_path, variant, port=taken[-1], device=device, options=options)
+            checkpoint = _checkpoint_of(model_path, path)
+            options = ServeOptions(
+                served_model_name=model + checkpoint.suffix,
+                max_total_tokens=plan.runner.concurrency * most * plan.runner.context_tokens
+                if device == "cpu"
+                else None,
+                max_running_requests=plan.runner.concurrency * most if device == "cpu" else None,
+            )
+            variant = replace(variant_named(name), weights=checkpoint.weights)
+            launch = _launch(checkpoint.path, variant, port=taken[-1], device=device, options=options)
         except UsageError as e:
             raise UsageError(f"plan {plan.name!r}, model {model!r}, arm {arms[0].name!r}: {e}") from e
-        specs.append(ServerSpec(model=model, variant=variant, launch=launch, arms=tuple(arms)))
+        specs.append(
+            ServerSpec(
+                model=model,
+                variant=variant,
+                launch=launch,
+                arms=tuple(arms),
+                checkpoint=checkpoint,
+                own_checkpoint=bool(path),
+            )
+        )
     return specs
+
+
+def _checkpoint_of(model_path: str, own: str) -> ArmCheckpoint:
+    """What a server loads: the model's own path, or other weights of it, checked to be the same model."""
+    if not own:
+        return arm_checkpoint(model_path)
+    path = resolve_model(own)
+    if not (Path(path).is_dir() and Path(model_path).is_dir()):
+        raise UsageError(f"{own} cannot be compared with {model_path}: both must be folders on this disk")
+    require_same_model(Path(path), Path(model_path))
+    return arm_checkpoint(path)
 
 
 def backend_of(plan: Plan, arm: ArmSpec, *, url: str | None, run_id: str) -> Backend:
@@ -138,7 +185,7 @@ def launch_for(what: str, *, port: int, device: str) -> LaunchCommand:
     if not at or not model:
         raise UsageError(f"{what!r} is not MODEL@VARIANT; e.g. embedded:kimi_tiny@fp8_e4m3")
     path = resolve_model(model)
-    options = ServeOptions(served_model_name=model)
+    options = ServeOptions(served_model_name=model + arm_checkpoint(path).suffix)
     return _launch(path, variant_named(variant), port=port, device=resolve_device(device), options=options)
 
 
@@ -170,6 +217,8 @@ def _launch(
     layout = variant.layout if device == "cpu" else None
     if layout is not None and (reason := unservable(layout, model_path)):
         raise UsageError(f"variant {variant.name}: {reason}")
+    if device == "cpu" and dense_limit(model_path) is not None:
+        options = replace(options, extra_args=(*options.extra_args, DENSE_FLAG))
     try:
         python = resolve_server_python(os.environ)
         return build_launch_command(
@@ -181,4 +230,4 @@ def _launch(
 
 def labels(specs: Sequence[ServerSpec]) -> Mapping[str, str]:
     """Arm name -> what its server stores, for reports."""
-    return {arm.name: spec.variant.arm for spec in specs for arm in spec.arms}
+    return {arm.name: spec.arm for spec in specs for arm in spec.arms}

@@ -15,8 +15,9 @@ from sglang.srt.mem_cache import kv_cache_configurator, kv_cache_dtype
 from sglang.srt.plugins.hook_registry import HookType
 
 from equipoise.quant.sglang.arguments import LAYOUT_ENV
+from equipoise.quant.sglang.dense_mla import DENSE_ENV, DENSE_FACT, said
 
-__all__ = ["HOOKS", "Hook", "register_attention"]
+__all__ = ["DENSE_HOOKS", "HOOKS", "Hook", "register_attention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,14 @@ def _tell_layout(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> dict[st
     return result | {"kv_layout": layout} if layout else result
 
 
+def _hide_indexer(original: Callable[..., Any], config: Any, name: str, *args: Any) -> Any:
+    return None if name == "index_topk" else original(config, name, *args)
+
+
+def _tell_dense(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    return result | {DENSE_FACT: said(int(os.environ[DENSE_ENV]))}
+
+
 def _fork(result: Any, *_args: Any, **_kwargs: Any) -> None:
     multiprocessing.set_start_method("fork", force=True)
 
@@ -125,6 +134,23 @@ HOOKS: tuple[Hook, ...] = (
         kind=HookType.AFTER,
         function=_tell_layout,
         mends="utils/common.py:3584 tells the KV dtype but knows of no layout: /server_info gets kv_layout.",
+    ),
+)
+
+# Only with --dense-mla.
+DENSE_HOOKS: tuple[Hook, ...] = (
+    Hook(
+        target="sglang.srt.configs.model_config._hf_attr",
+        kind=HookType.AROUND,
+        function=_hide_indexer,
+        mends="configs/model_config.py:211 calls a model sparse (DSA) if its config has index_topk, and the "
+        "indexer that it then builds needs CUDA: with the key hidden the model is dense MLA.",
+    ),
+    Hook(
+        target="sglang.srt.utils.common.build_server_info",
+        kind=HookType.AFTER,
+        function=_tell_dense,
+        mends="nothing stock: /server_info says that the indexer was left out.",
     ),
 )
 

@@ -1,8 +1,9 @@
 """Start SGLang on a CPU with our plugin: ``python -m equipoise.quant.sglang.launch [SGLang's flags]``.
 
-Two flags are ours, and both put what they do into the served model's name: ``--kv-control NAME``
+Three flags are ours, and all put what they do into the served model's name: ``--kv-control NAME``
 plants a fault in the KV cache (see kv_controls.py), ``--kv-layout NAME`` stores it in another
-layout (see layout_pool.py).
+layout (see layout_pool.py), ``--dense-mla`` serves a GLM-5-type model without its sparse indexer
+(see dense_mla.py).
 """
 
 import os
@@ -17,6 +18,7 @@ from equipoise.quant.sglang.arguments import (
     split_control,
     split_layout,
 )
+from equipoise.quant.sglang.dense_mla import DENSE_ENV, DENSE_FLAG, said, split_dense
 
 __all__ = ["main"]
 
@@ -36,11 +38,15 @@ def main(argv: Sequence[str]) -> None:
     """Run the server until it is told to stop."""
     sglang_argv, control = split_control(argv)
     sglang_argv, layout = split_layout(sglang_argv)
+    sglang_argv, dense = split_dense(sglang_argv)
+    if dense is not None:
+        print(f"{DENSE_FLAG}: {said(dense)}", file=sys.stderr, flush=True)
     os.environ[ENABLE_ENV] = "1"
     os.environ["SGLANG_PLUGINS"] = "equipoise_cpu"
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     os.environ[CONTROL_ENV] = control or ""
     os.environ[LAYOUT_ENV] = layout or ""
+    os.environ[DENSE_ENV] = str(dense or "")
 
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins

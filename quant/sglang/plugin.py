@@ -12,6 +12,7 @@ from typing import Any
 
 from equipoise.quant.kv_layouts import KV_LAYOUT_KINDS
 from equipoise.quant.sglang.arguments import CONTROL_ENV, ENABLE_ENV, LAYOUT_ENV
+from equipoise.quant.sglang.dense_mla import DENSE_ENV
 from equipoise.quant.variants import KV_CONTROL_NAMES, SGLANG_VERSION
 
 __all__ = ["CONTROL_ENV", "ENABLE_ENV", "LAYOUT_ENV", "register", "require"]
@@ -43,9 +44,9 @@ def register() -> None:
     # Imported only now: these import torch and sglang.
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    from equipoise.quant.sglang.hooks import HOOKS, register_attention
+    from equipoise.quant.sglang.hooks import DENSE_HOOKS, HOOKS, register_attention
 
-    for hook in HOOKS:
+    for hook in (*HOOKS, *(DENSE_HOOKS if os.environ.get(DENSE_ENV) else ())):
         require(hook.target)
         HookRegistry.register(hook.target, hook.function, hook.kind)
     register_attention(control, layout)
