@@ -21,6 +21,7 @@ __all__ = ["BlockEntry", "EncodedBlock", "checksum", "decode_block", "encode_blo
 
 Values = NDArray[np.uint16]
 
+_STREAMS = ("bases", "pairs", "escapes", "sign_mantissa")
 _SIGN_MANTISSA = 0x807F  # of a BF16 bit pattern: sign, 8 bits of exponent, 7 of mantissa
 
 
@@ -42,7 +43,7 @@ class BlockEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBlock:
     entry: BlockEntry
-    streams: tuple[Buffer, ...]  # bases, pairs, escapes, sign_mantissa
+    streams: tuple[Buffer, ...]  # in the order of the entry's lengths
 
 
 def checksum(data: Values | Bytes | Buffer) -> int:
@@ -72,13 +73,12 @@ def encode_block(values: Values, *, columns: int = 0, pack_mantissas: bool = Fal
     exponents = encode_exponents(plane, columns=columns)
     wide = values & _SIGN_MANTISSA
     wide |= wide >> 8
-    np.copyto(plane, wide, casting="unsafe")
-    sign_mantissa = pack(plane) if pack_mantissas else plane.tobytes()
+    rest = np.empty(values.size, np.uint8)
+    np.copyto(rest, wide, casting="unsafe")
+    sign_mantissa = pack(rest) if pack_mantissas else rest.data
     streams = (exponents.bases, exponents.pairs, exponents.escapes, sign_mantissa)
-    bases, pairs, escapes, rest = (len(s) for s in streams)
-    entry = BlockEntry(
-        bases=bases, pairs=pairs, escapes=escapes, sign_mantissa=rest, checksum=checksum(values)
-    )
+    lengths = dict(zip(_STREAMS, map(len, streams), strict=True))
+    entry = BlockEntry(**lengths, checksum=checksum(values))
     return EncodedBlock(entry=entry, streams=streams)
 
 

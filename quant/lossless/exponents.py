@@ -68,8 +68,9 @@ _CODERS = _Coders()
 class ExponentStreams:
     """What `encode_exponents` makes of a plane of n exponents.
 
-    ``bases`` holds one exponent a row or one for all, ``pairs`` two distances a byte (the earlier one in the
-    low half), ``escapes`` the exponents that have no distance, in their order. Each is packed (see `pack`).
+    ``bases`` holds one exponent a row or one for all. ``pairs`` holds two distances a byte: of the first half
+    of the plane in the low bits, of the second half in the high ones. ``escapes`` are the exponents that have
+    no distance, in their order. Each is packed (see `pack`).
     Empty ``pairs`` for n > 0 say that every exponent is in ``escapes``.
     """
 
@@ -82,13 +83,13 @@ class ExponentStreams:
         return len(self.bases) + len(self.pairs) + len(self.escapes)
 
 
-def pack(data: Bytes) -> bytes:
-    """zstd where it makes the data smaller, else the data itself; the length tells which."""
+def pack(data: Bytes) -> Buffer:
+    """zstd where it makes the data smaller, else the data themselves; the length tells which."""
     if data.size >= _SHORTEST_PACKED:
         frame = _CODERS.compressor.compress(data.data)
         if len(frame) < data.size - int(data.size * _SMALLEST_SAVING):
             return frame
-    return data.tobytes()
+    return data.data
 
 
 def unpack(stored: Buffer, count: int, what: str) -> Bytes:
@@ -132,16 +133,15 @@ def encode_exponents(plane: Bytes, *, columns: int = 0) -> ExponentStreams:
     if count == 0:
         return ExponentStreams(bases=b"", pairs=b"", escapes=b"")
     bases = _row_bases(plane, columns) if columns else _one_base(plane)
-    distance = np.empty(count + count % 2, np.uint8)
-    distance[count:] = 0
-    rows = distance[:count].reshape(len(bases), -1)
+    distance = np.empty(count, np.uint8)
+    rows = distance.reshape(len(bases), -1)
     np.subtract(bases[:, None], plane.reshape(rows.shape), out=rows)  # above the base it wraps: an escape
-    escaped = np.flatnonzero(distance[:count] >= ESCAPE)
+    escaped = np.flatnonzero(distance >= ESCAPE)
     escapes = plane[escaped]
     distance[escaped] = ESCAPE
-    two = distance.view("<u2")
-    pairs = np.empty(two.size, np.uint8)
-    np.copyto(pairs, two | two >> 4, casting="unsafe")
+    half = (count + 1) // 2
+    pairs = distance[:half].copy()
+    pairs[: count - half] |= distance[half:] * np.uint8(16)
     streams = ExponentStreams(bases=pack(bases), pairs=pack(pairs), escapes=pack(escapes))
     if streams.nbytes < count:
         return streams
@@ -161,11 +161,11 @@ def decode_exponents(streams: ExponentStreams, count: int, *, columns: int = 0) 
             raise CodecError("bases without pairs")
         return unpack(streams.escapes, count, "exponents")
     bases = unpack(streams.bases, count // columns if columns else 1, "bases")
-    pairs = unpack(streams.pairs, (count + 1) // 2, "exponent pairs")
-    two = pairs.astype("<u2")
-    two |= two << 4
-    two &= 0x0F0F
-    distance: Bytes = two.view(np.uint8)[:count]
+    half = (count + 1) // 2
+    pairs = unpack(streams.pairs, half, "exponent pairs")
+    distance = np.empty(count, np.uint8)
+    np.bitwise_and(pairs, ESCAPE, out=distance[:half])
+    np.right_shift(pairs[: count - half], 4, out=distance[half:])
     escaped = np.flatnonzero(distance == ESCAPE)
     escapes = unpack(streams.escapes, escaped.size, "escapes")
     rows = distance.reshape(len(bases), -1)

@@ -90,9 +90,12 @@ def choose_coding(read: ReadValues, shape: tuple[int, ...]) -> Coding:
     width = shape[-1] if shape else 1
     by_rows = len(shape) > 1 and _SHORTEST_ROW <= width <= BLOCK_ELEMENTS
     run = width if by_rows else min(numel, _RUN_ELEMENTS)
-    runs = min(_SAMPLED_RUNS, numel // run)
-    starts = np.linspace(0, numel // run - 1, runs).astype(np.int64) * run
-    sample = np.stack([read(s, s + run)[:: max(1, run // _RUN_ELEMENTS)] for s in starts.tolist()])
+    runs = numel // run
+    if numel <= _SAMPLED_RUNS * _RUN_ELEMENTS:
+        sample = read(0, runs * run).reshape(runs, run)
+    else:
+        starts = np.linspace(0, runs - 1, min(_SAMPLED_RUNS, runs)).astype(np.int64) * run
+        sample = np.stack([read(s, s + run)[:: max(1, run // _RUN_ELEMENTS)] for s in starts.tolist()])
     exponents = (sample >> 7 & 0xFF).astype(np.int16)
     columns = 0
     if by_rows:
@@ -168,23 +171,30 @@ def open_layout(read: Read, size: int, source: str) -> TensorLayout:
 
 
 def decode_elements(
-    layout: TensorLayout, read: Read, begin: int, end: int, *, source: str, threads: int = 1
+    layout: TensorLayout,
+    read: Read,
+    begin: int,
+    end: int,
+    *,
+    source: str,
+    threads: int = 1,
+    out: Values | None = None,
 ) -> Values:
-    """Values [begin, end) of the flat tensor; reads and decodes their blocks only.
+    """Values [begin, end) of the flat tensor, in ``out`` if given; reads and decodes their blocks only.
 
     Raises
     ------
     CheckpointError
         A block is damaged; names ``source`` and the block.
     """
-    out = np.empty(end - begin, "<u2")
+    result = np.empty(end - begin, "<u2") if out is None else out
     if begin == end:
-        return out
+        return result
 
     def decode(block: int) -> None:
         first, last = layout.block_range(block)
         whole = begin <= first and last <= end
-        target = out[first - begin : last - begin] if whole else np.empty(last - first, "<u2")
+        target = result[first - begin : last - begin] if whole else np.empty(last - first, "<u2")
         data = read(int(layout.starts[block]), int(layout.starts[block + 1]))
         try:
             decode_block(data, layout.entry(block), target, columns=layout.columns)
@@ -194,12 +204,12 @@ def decode_elements(
             ) from e
         if not whole:
             low, high = max(begin, first), min(end, last)
-            out[low - begin : high - begin] = target[low - first : high - first]
+            result[low - begin : high - begin] = target[low - first : high - first]
 
     blocks = range(begin // layout.block_elements, block_count(end, layout.block_elements))
     for _ in in_order(decode, blocks, threads):
         pass
-    return out
+    return result
 
 
 def row_range(shape: tuple[int, ...], rows: tuple[int, int] | None) -> tuple[int, int, tuple[int, ...]]:
@@ -219,17 +229,28 @@ def row_range(shape: tuple[int, ...], rows: tuple[int, int] | None) -> tuple[int
     return first * stride, last * stride, (last - first, *shape[1:])
 
 
-def decode_tensor(encoded: EncodedTensor, *, rows: tuple[int, int] | None = None, threads: int = 1) -> Values:
+def decode_tensor(
+    encoded: EncodedTensor,
+    *,
+    rows: tuple[int, int] | None = None,
+    threads: int = 1,
+    out: Values | None = None,
+) -> Values:
     """The bit patterns that `encode_tensor` was given, or its rows [i, j).
+
+    ``out``, uint16, contiguous and of the shape of the result, spares a large new buffer, whose pages cost time
+    when they are first written.
 
     Raises
     ------
     CheckpointError
         A block is damaged.
     UsageError
-        There are no such rows.
+        There are no such rows, or ``out`` does not fit.
     """
     begin, end, shape = row_range(encoded.shape, rows)
+    if out is not None and (out.shape != shape or out.dtype != np.uint16 or not out.flags.c_contiguous):
+        raise UsageError(f"out must be contiguous uint16 {list(shape)}, not {out.dtype} {list(out.shape)}")
     values = decode_elements(
         encoded.layout,
         lambda b, e: encoded.data[b:e],
@@ -237,5 +258,6 @@ def decode_tensor(encoded: EncodedTensor, *, rows: tuple[int, int] | None = None
         end,
         source="encoded tensor",
         threads=threads,
+        out=None if out is None else out.reshape(-1),
     )
     return values.reshape(shape)

@@ -63,13 +63,13 @@ def to_bf16(x: NDArray[np.float32]) -> Values:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def weights(rows: int = 4096, columns: int = 8192, row_spread: float = 0.35) -> NDArray[np.float32]:
+def weights(rows: int = 1024, columns: int = 8192, row_spread: float = 0.35) -> NDArray[np.float32]:
     rng = np.random.default_rng(0)
     scales = (0.02 * np.exp(row_spread * rng.standard_normal((rows, 1)))).astype(np.float32)
     return rng.standard_normal((rows, columns), dtype=np.float32) * scales
 
 
-def stored_weights(path: Path, most: int = 1 << 25) -> Iterator[Values]:
+def stored_weights(path: Path, most: int = 1 << 23) -> Iterator[Values]:
     """The matrices of a checkpoint, up to so many values in all."""
     shard = read_shard(path)
     with path.open("rb") as file:
@@ -88,7 +88,7 @@ def data_sets() -> dict[str, list[Values]]:
         "Gaussian, a scale a row (sd of log .35)": [to_bf16(gaussian)],
         "Gaussian, a scale a row (sd of log 1)": [to_bf16(weights(row_spread=1.0))],
         "INT4 group scales (amax / 7 of 32)": [
-            to_bf16(np.abs(gaussian.reshape(4096, -1, 32)).max(axis=2) / np.float32(7))
+            to_bf16(np.abs(gaussian.reshape(1024, -1, 32)).max(axis=2) / np.float32(7))
         ],
     }
     for name, path in {
@@ -297,7 +297,7 @@ def report(repeats: int, threads: list[int]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("lossless.md"))
     chosen = parser.parse_args()

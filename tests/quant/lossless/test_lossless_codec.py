@@ -163,6 +163,21 @@ def test_a_scalar_has_no_rows():
         decode_tensor(encode_tensor(scalar), rows=(0, 1))
 
 
+def test_a_buffer_that_is_there_is_filled_and_one_that_does_not_fit_refused():
+    values = gaussian((90, 100))
+    encoded, out = encode_tensor(values), np.empty((40, 100), np.uint16)
+    decode_tensor(encoded, rows=(50, 90), out=out)
+    assert np.array_equal(out, values[50:])
+    short, signed, strided = (
+        np.empty((39, 100), np.uint16),
+        out.view(np.int16),
+        np.empty((100, 40), np.uint16).T,
+    )
+    for wrong in (short, signed, strided):
+        with pytest.raises(UsageError, match="out must be"):
+            decode_tensor(encoded, rows=(50, 90), out=wrong)
+
+
 def test_other_dtypes_are_not_cast():
     with pytest.raises(UsageError, match="not float32"):
         encode_tensor(np.ones(4, np.float32))
