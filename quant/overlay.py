@@ -160,7 +160,8 @@ def _overwrite(path: Path, edits: list[Edit]) -> dict[str, float]:
             f.seek(edit.info.begin)
             before = _decode(f.read(edit.info.nbytes), edit.info.dtype)
             rows = before.reshape(edit.info.shape[0], -1).astype(np.float64)
-            raw = _encode(rows * edit.factors[:, None], edit.info.dtype)
+            with np.errstate(over="ignore"):
+                raw = _encode(rows * edit.factors[:, None], edit.info.dtype)
             after = _decode(raw, edit.info.dtype).reshape(rows.shape)
             if not np.isfinite(after).all():
                 raise CheckpointError(f"{edit.name} overflows {edit.info.dtype}: lower --strength")
@@ -180,7 +181,7 @@ def _decode(raw: bytes, dtype: str) -> npt.NDArray[np.float32]:
 
 
 def _encode(values: npt.NDArray[np.float64], dtype: str) -> bytes:
-    """Rounded to nearest, ties to even."""
+    """Rounded to nearest, ties to even; too large is infinite, and the caller refuses it."""
     if dtype != "BF16":
         return values.astype({"F16": "<f2", "F32": "<f4"}[dtype]).tobytes()
     bits = values.astype(np.float32).view(np.uint32)
