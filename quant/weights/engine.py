@@ -23,7 +23,8 @@ import torch
 
 from equipoise.evals.errors import CheckpointError, EquipoiseError, UsageError
 from equipoise.quant.checkpoint import INDEX_NAME, MAX_CONFIG_BYTES, MAX_INDEX_BYTES, read_json, read_shard
-from equipoise.quant.weights.jobs import ShardJob, ShardRecord, Tick, peak_rss_bytes
+from equipoise.quant.weights.jobs import ShardJob, ShardRecord, Tick
+from equipoise.quant.weights.resident import reset_peak_rss, rss_bytes
 from equipoise.quant.weights.shards import checksums, storage_error
 from equipoise.quant.weights.tiles import EncodeCounts
 
@@ -38,6 +39,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _ticks: Any = None  # in a worker: the counter shared with the parent
+_idle_rss_bytes: int | None = None  # of this process before its first job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +263,12 @@ def _record_path(folder: Path, file: str) -> Path:
 
 def _run_or_resume(call: tuple[ShardJob, Path], tick: Tick) -> tuple[ShardRecord, bool, int]:
     """A shard's record, whether it was found done, and this process's resident memory before the job."""
+    global _idle_rss_bytes  # noqa: PLW0603
     job, folder = call
-    idle = peak_rss_bytes()
+    if _idle_rss_bytes is None:
+        reset_peak_rss()
+        _idle_rss_bytes = rss_bytes()
+    idle = _idle_rss_bytes
     if (record := _finished(job, folder)) is not None:
         tick(job.input_bytes)
         return record, True, idle

@@ -4,7 +4,6 @@ A job writes one file of the target. Jobs know nothing of each other, so they ru
 number of processes; a job that was done is recognised by its record.
 """
 
-import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,21 @@ import torch
 
 from equipoise.quant.checkpoint import TensorInfo
 from equipoise.quant.weights.formats import WeightFormat
+from equipoise.quant.weights.resident import peak_rss_bytes
 from equipoise.quant.weights.schemes import StoredWeight
 from equipoise.quant.weights.shards import Layout, ShardReader, ShardWriter, plan_layout, slabs_of_bytes
 from equipoise.quant.weights.tiles import EncodeCounts, Scratch
 
-__all__ = ["AmaxJob", "ConvertJob", "DequantizeJob", "ShardJob", "ShardRecord", "Tick", "slab_rows"]
+__all__ = [
+    "AmaxJob",
+    "ConvertJob",
+    "DequantizeJob",
+    "ShardJob",
+    "ShardRecord",
+    "Tick",
+    "peak_rss_bytes",
+    "slab_rows",
+]
 
 Tick = Callable[[int], None]  # called with the number of source bytes just done
 SLAB_BYTES = 4 * 1024 * 1024
@@ -55,10 +64,6 @@ def slab_rows(info: TensorInfo, multiple: int) -> int:
     """Rows to read at once: about SLAB_BYTES, a multiple of ``multiple``."""
     row_bytes = max(1, info.nbytes // max(1, info.shape[0]))
     return max(1, SLAB_BYTES // (row_bytes * multiple)) * multiple
-
-
-def peak_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _record(file: str, writer: ShardWriter, counts: Mapping[str, EncodeCounts]) -> ShardRecord:

@@ -126,8 +126,13 @@ def _is_matrix(name: str, info: TensorInfo, checkpoint: Checkpoint) -> bool:
             f"{checkpoint.path}: {name} holds all experts in one tensor, a layout that servers do not load "
             "quantized; save the model with one tensor for each expert"
         )
-    if not name.endswith(".weight") or len(info.shape) != 2 or info.dtype not in FLOATING:
+    if not name.endswith(".weight") or len(info.shape) != 2:
         return False
+    if info.dtype not in FLOATING:
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} is {info.dtype}, where one of {', '.join(FLOATING)} is due; the "
+            "file is damaged or of another kind: download it again"
+        )
     return _EMBEDDING.match(module_of(name)) is None
 
 
