@@ -29,7 +29,7 @@ def print_calibration(out: Console, report: CalibrationReport, output: Output) -
     for note in output.notes:
         out.print(Text(note))
     if output.served is False:
-        out.print(Text("SGLang 0.5.23 on a GPU would not apply these scales.", style="bold"))
+        out.print(Text("SGLang 0.5.23 on a GPU would not apply what is written here.", style="bold"))
     for file in output.files:
         out.print(Text(f"wrote {file}"), soft_wrap=True)
     for i, launch in enumerate(output.launch):

@@ -68,11 +68,13 @@ def describe(report: CalibrationReport, folder: Path, out: Path | None) -> Outpu
     launches = [f"--model-path {where} --kv-cache-dtype fp8_e4m3"]
     if delivery.reads_json:
         launches.append(
-            f"--model-path {folder} --kv-cache-dtype fp8_e4m3 --quantization-param-path {where}/{SCALE_FILE}"
+            f"--model-path {folder} --kv-cache-dtype fp8_e4m3 --quantization-param-path {where}/{SCALE_FILE} "
+            "--attention-backend trtllm_mha"
         )
         notes.append(
             f"{SCALE_FILE} holds one number a layer, the larger of K's and V's, and goes with the original "
-            "checkpoint: with the scale tensors it ends the launch, and FlashAttention 3 fails on it."
+            "checkpoint: with the scale tensors it ends the launch. Of the GPU backends trtllm_mha alone "
+            "applies it; fa3 and triton fail on it, flashinfer reads unscaled."
         )
     applied = True if delivery.unit_only else delivery.tensors_loaded
     return Output(served=applied, notes=tuple(notes), launch=tuple(launches))
