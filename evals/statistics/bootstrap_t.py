@@ -16,9 +16,10 @@ from equipoise.evals.statistics.limits import (
     Limits,
     has_no_spread,
     limits_without_spread,
+    score_sides,
     undefined_limits,
     widest,
-    with_score_limits,
+    with_effective_pairs,
     with_unseen_units,
 )
 from equipoise.evals.statistics.resample import distinct_rows, resampled_totals
@@ -91,7 +92,7 @@ def bootstrap_t(
 
     Repeats of one item are averaged, never taken for further items. A resample without spread is an
     infinite pivot of the sign of its deviation (0 if it does not deviate): dropping such resamples would
-    narrow the limits exactly where few items vary.
+    narrow the limits exactly where few items vary. A limit that is infinite for it is Tango's instead.
 
     Parameters
     ----------
@@ -114,9 +115,9 @@ def bootstrap_t(
     BootstrapTResult
         One cluster gives NaN limits and a reason. Where every item (or cluster) changed alike there is
         nothing to resample: Tango's limits on fractional counts stand in, and ``fallback`` says so. No limit
-        is narrower than items (or clusters) that the sample missed allow (`limits.with_unseen_units`); with
-        clusters, nor than :func:`~equipoise.evals.statistics.cluster.cluster_t`, and for single
-        right-or-wrong answers than Tango's at the effective number of pairs.
+        is narrower than items (or clusters) that the sample missed allow (`limits.with_unseen_units`); nor
+        than Tango's at the effective number of pairs (`limits.with_effective_pairs`); with clusters, nor than
+        :func:`~equipoise.evals.statistics.cluster.cluster_t`.
 
     Raises
     ------
@@ -222,16 +223,26 @@ def _bootstrap_limits(
     # One limit per resample: quantiles and p-values read the same numbers, so they cannot disagree.
     limits = delta - pivots * se
     ordered = np.partition(limits, (beyond, resamples - 1 - beyond))
-    noninferiority_p = _share(limits <= -margin)
+    lower, upper = float(ordered[beyond]), float(ordered[resamples - 1 - beyond])
+    loss_p, gain_p, fallback = _share(limits <= -margin), _share(limits >= margin), ""
+    if not (np.isfinite(lower) and np.isfinite(upper)):
+        # More than alpha of all resamples miss every unit that varies: resampling bounds nothing there. The
+        # largest cluster counts as one pair, so that the variance of no cluster's sum is understated.
+        low, high, score_loss_p, score_gain_p = score_sides(
+            d, d.size / float(sizes.max()), margin=margin, alpha=alpha
+        )
+        lower, loss_p = (lower, loss_p) if np.isfinite(lower) else (low, score_loss_p)
+        upper, gain_p = (upper, gain_p) if np.isfinite(upper) else (high, score_gain_p)
+        fallback = "too few units vary to resample; the limit is Tango's on fractional counts"
     result = Limits(
         standard_error=se,
-        lower=max(-1.0, float(ordered[beyond])),
-        upper=min(1.0, float(ordered[resamples - 1 - beyond])),
-        noninferiority_p=noninferiority_p,
-        equivalence_p=max(noninferiority_p, _share(limits >= margin)),
+        lower=max(-1.0, lower),
+        upper=min(1.0, upper),
+        noninferiority_p=loss_p,
+        equivalence_p=max(loss_p, gain_p),
+        fallback=fallback,
     )
-    if clusters is not None:
-        result = with_score_limits(result, d, margin=margin, alpha=alpha)
+    result = with_effective_pairs(result, d, margin=margin, alpha=alpha)
     return with_unseen_units(result, delta, sums.size, margin=margin, alpha=alpha)
 
 

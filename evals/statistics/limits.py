@@ -4,8 +4,8 @@ With zero estimated standard error a t or bootstrap interval collapses to a poin
 fractional counts does not: a score is taken as the chance of a right answer, so that ``b`` is the sum of the
 losses and ``c`` the sum of the gains. Since ``abs(D) <= 1`` its variance bounds that of any such scores.
 
-Short of that, few discordant pairs give too small a standard error exactly when they give too high a mean.
-For single right-or-wrong answers in clusters, Tango's limits at the effective number of pairs are the guard.
+Short of that, few discordant pairs give too small a standard error exactly when they give too high a mean:
+Tango's limits at the effective number of pairs are the guard.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ __all__ = [
     "Limits",
     "has_no_spread",
     "limits_without_spread",
+    "score_sides",
     "undefined_limits",
     "unseen_share",
     "widest",
+    "with_effective_pairs",
     "with_score_limits",
     "with_unseen_units",
 ]
@@ -147,42 +149,77 @@ def _unseen_p(delta: float, units: int, margin: float) -> float:
     return float(norm.cdf(tango_statistic(0, 0, units, share))) if share > 0.0 else 1.0
 
 
+def score_sides(
+    difference: NDArray[np.float64], pairs: float, *, margin: float, alpha: float, scale: float = 1.0
+) -> tuple[float, float, float, float]:
+    """Tango's limits of the mean difference on fractional counts, with their p-values.
+
+    Parameters
+    ----------
+    difference
+        Candidate - baseline per item, shape [n].
+    pairs
+        Independent pairs that the items are worth.
+    scale
+        Difference that counts as one discordant pair, in (0, 1].
+
+    Returns
+    -------
+    lower, upper, loss_p, gain_p
+        P-values against a loss, and a gain, of ``margin``; 0 where ``margin`` is beyond ``scale``.
+    """
+    share = pairs / difference.size / scale
+    lost, gained = (float(np.maximum(x, 0.0).sum()) * share for x in (-difference, difference))
+    low, high = (float(x) * scale for x in tango_delta_limits(lost, gained, pairs, 1.0 - alpha))
+    if margin >= scale:
+        return low, high, 0.0, 0.0
+    loss_p = float(norm.cdf(tango_statistic(lost, gained, pairs, margin / scale)))
+    return low, high, loss_p, float(norm.sf(tango_statistic(lost, gained, pairs, -margin / scale)))
+
+
 def with_score_limits(
     limits: Limits, difference: NDArray[np.float64], *, margin: float, alpha: float
 ) -> Limits:
-    """The limits, no narrower than Tango's at the effective number of pairs; for clusters of binary pairs.
+    """`with_effective_pairs` where all differences are -1, 0 or 1; the limits as they are elsewhere."""
+    if not np.all((difference == 0.0) | (np.abs(difference) == 1.0)):
+        return limits
+    return with_effective_pairs(limits, difference, margin=margin, alpha=alpha)
 
-    Counts and pairs are divided by the design effect, the ratio of the clustered to the unclustered variance
-    (not below 1): Rao JNK, Scott AJ (1992). A simple method for the analysis of clustered binary data.
-    Biometrics 48:577-585. At a loss of the margin, with one pair in fifty discordant, t limits alone pass up
-    to one in five; where discordant pairs are many, both agree.
+
+def with_effective_pairs(
+    limits: Limits, difference: NDArray[np.float64], *, margin: float, alpha: float
+) -> Limits:
+    """The limits, no narrower than Tango's at the effective number of pairs.
+
+    Few discordant pairs give too small a standard error exactly when they give too high a mean: at a loss of
+    the margin, with one pair in fifty discordant, t limits pass up to one in five, resampled ones one in ten.
+    Where discordant pairs are many, all agree.
+
+    In clusters counts and pairs are divided by the design effect, the ratio of the clustered to the
+    unclustered variance (not below 1): Rao JNK, Scott AJ (1992). A simple method for the analysis of
+    clustered binary data. Biometrics 48:577-585. Differences other than -1, 0 and 1 count in units of
+    ``sum(D^2) / sum(abs(D))``, which makes the variance of the counts that of the differences.
 
     Parameters
     ----------
     limits
-        With a positive cluster-robust standard error.
+        With a positive standard error.
     difference
-        Candidate - baseline per item, shape [n]; returned as they are unless all are -1, 0 or 1.
+        Candidate - baseline per item, shape [n]; not all 0.
     """
-    if not np.all((difference == 0.0) | (np.abs(difference) == 1.0)):
-        return limits
     n = difference.size
-    unclustered = float(difference.var()) / n
-    effect = max(1.0, limits.standard_error**2 / unclustered)
+    effect = max(1.0, limits.standard_error**2 / (float(difference.var()) / n)) if n > 1 else 1.0
     pairs = max(1.0, n / effect)
-    lost, gained = (float(np.count_nonzero(difference == x)) * pairs / n for x in (-1.0, 1.0))
-    low, high = (float(x) for x in tango_delta_limits(lost, gained, pairs, 1.0 - alpha))
-    noninferiority_p = float(norm.cdf(tango_statistic(lost, gained, pairs, margin)))
-    equivalence_p = max(noninferiority_p, float(norm.sf(tango_statistic(lost, gained, pairs, -margin))))
-    if low >= limits.lower and high <= limits.upper:
-        note = limits.fallback
-    else:
-        note = f"few pairs are discordant: Tango's limits at {pairs:.4g} effective of {n} pairs are wider"
-    return replace(
-        limits,
-        lower=min(limits.lower, low),
-        upper=max(limits.upper, high),
-        noninferiority_p=max(limits.noninferiority_p, noninferiority_p),
-        equivalence_p=max(limits.equivalence_p, equivalence_p),
-        fallback=note,
+    scale = min(1.0, float(np.square(difference).sum() / np.abs(difference).sum()))
+    low, high, loss_p, gain_p = score_sides(difference, pairs, margin=margin, alpha=alpha, scale=scale)
+    score = Limits(
+        standard_error=limits.standard_error,
+        lower=low,
+        upper=high,
+        noninferiority_p=loss_p,
+        equivalence_p=max(loss_p, gain_p),
     )
+    note = f"few pairs are discordant: Tango's limits at {pairs:.4g} effective of {n} pairs are wider"
+    wider = low < limits.lower or high > limits.upper
+    notes = [x for x in (limits.fallback, note if wider else "") if x]
+    return replace(widest(limits, score), fallback="; ".join(notes))
