@@ -63,6 +63,7 @@ def _start_worker(counter: Any) -> None:
     global _ticks  # noqa: PLW0603
     _ticks = counter
     torch.set_num_threads(1)
+    _note_idle()
 
 
 def _tick_shared(nbytes: int) -> None:
@@ -72,6 +73,14 @@ def _tick_shared(nbytes: int) -> None:
 
 def _in_worker(call: Callable[[Job, Tick], Result], job: Job) -> Result:
     return call(job, _tick_shared)
+
+
+def _note_idle() -> None:
+    """Remember, once, what this process holds before it works, and let its peak begin there."""
+    global _idle_rss_bytes  # noqa: PLW0603
+    if _idle_rss_bytes is None:
+        reset_peak_rss()
+        _idle_rss_bytes = rss_bytes()
 
 
 def run_parallel(
@@ -89,6 +98,7 @@ def run_parallel(
     count = process_count(workers, len(jobs))
     report = progress or (lambda done, total: None)
     if count == 1:
+        _note_idle()
         done = 0
 
         def tick(nbytes: int) -> None:
@@ -263,12 +273,8 @@ def _record_path(folder: Path, file: str) -> Path:
 
 def _run_or_resume(call: tuple[ShardJob, Path], tick: Tick) -> tuple[ShardRecord, bool, int]:
     """A shard's record, whether it was found done, and this process's resident memory before the job."""
-    global _idle_rss_bytes  # noqa: PLW0603
     job, folder = call
-    if _idle_rss_bytes is None:
-        reset_peak_rss()
-        _idle_rss_bytes = rss_bytes()
-    idle = _idle_rss_bytes
+    idle = _idle_rss_bytes or 0
     if (record := _finished(job, folder)) is not None:
         tick(job.input_bytes)
         return record, True, idle

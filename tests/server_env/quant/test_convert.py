@@ -564,18 +564,17 @@ def synthetic(folder: Path, *, shards: int, rows: int, columns: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("format_name", "workers"), [("fp8-block", 2), ("nvfp4", 1)])
-def test_memory_above_idle_is_below_the_largest_tensor_let_alone_three_times(format_name, workers, tmp_path):
+def test_memory_above_idle_is_below_the_largest_tensor_let_alone_three_times(tmp_path):
     """The rule: above idle at most 3 times the largest tensor a worker. Slabs keep it far below once."""
     source = synthetic(tmp_path / "source", shards=4, rows=4096, columns=8192)  # 4 x 64 MB
     script = tmp_path / "measure.py"
     script.write_text(MEASURE)
     done = subprocess.run(
-        [sys.executable, "-P", str(script), str(source), str(tmp_path / "made"), format_name, str(workers)],
+        [sys.executable, "-P", str(script), str(source), str(tmp_path / "made"), "nvfp4", "2"],
         capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True,
     )  # fmt: skip
     idle, peak, _ = json.loads(done.stdout)
     largest = Checkpoint.open(source).largest_tensor_bytes
     assert largest == 2 * 4096 * 8192
-    assert peak - idle < largest
-    assert peak > idle > 50_000_000
+    assert 0 < peak - idle < largest
+    assert idle > 50_000_000
