@@ -213,8 +213,8 @@ class Target:
         free = shutil.disk_usage(self.partial).free
         if sum(missing) > free:
             raise UsageError(
-                f"{self.partial}: {sum(missing) / 1e9:,.1f} GB are still to be written and "
-                f"{free / 1e9:,.1f} GB are free; make room, or choose another DST"
+                f"{self.partial}: {sum(missing) / 1e9:,.3f} GB are still to be written and "
+                f"{free / 1e9:,.3f} GB are free; make room, or choose another DST"
             )
 
     def complete(
