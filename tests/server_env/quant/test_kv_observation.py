@@ -1,5 +1,6 @@
 """What is seen and replaced is what a server caches, for every architecture."""
 
+import gc
 import random
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tiny_models import VOCAB, Reference, make_checkpoint, store_fp8
 from equipoise.evals.errors import CheckpointError, EquipoiseError, UsageError
 from equipoise.quant.calibration.attention import attention_errors, attention_scales
 from equipoise.quant.calibration.cache import bf16_stores, last_hidden_states, store_of
-from equipoise.quant.calibration.divergence import divergences
+from equipoise.quant.calibration.divergence import divergences, first_sequences
 from equipoise.quant.calibration.model import CalibrationModel, load_model
 from equipoise.quant.calibration.observe import observe
 from equipoise.quant.calibration.prompts import TokenSequences
@@ -202,3 +203,21 @@ def test_a_dsa_model_is_seen_with_its_indexer_left_as_it_is(tmp_path: Path) -> N
     store = store_of(make_layout("ds656", model.shape))
     errors = attention_errors(model, data, [[store, exact[0]]] * 3)
     assert all(layer[1][0].noise == 0.0 < layer[0][0].noise for layer in errors)
+
+
+def test_more_prompts_keep_no_more_memory() -> None:
+    """What is alive after the passes is the model and the histograms, however much was run."""
+    model, data = load_model(MODELS / "glm_tiny"), sequences(2)
+
+    def alive_bytes(prompts: int) -> int:
+        some = first_sequences(data, prompts)
+        seen = observe(model, some, sink_tokens=4, per_head=True)
+        store = store_of(make_layout("fp8_flat", model.shape))
+        attention_errors(model, some, [[store]] * 3)
+        divergences(model, some, [[store] * 3])
+        gc.collect()
+        assert sum(found.rest.rows for layer in seen for found in layer.parts.values()) > 0
+        return sum(x.nbytes for x in gc.get_objects() if type(x) is torch.Tensor)
+
+    alive_bytes(1)
+    assert alive_bytes(12) == alive_bytes(1)
