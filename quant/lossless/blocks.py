@@ -1,28 +1,28 @@
-"""A block: some ten thousand neighbouring BF16 values, coded without looking at any other block."""
+"""A block: some hundred thousand neighbouring BF16 values, coded without looking at any other block."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
+from equipoise.kernels.bf16_split import split
 from equipoise.quant.lossless.exponents import (
     Buffer,
     Bytes,
     CodecError,
     ExponentStreams,
-    decode_exponents,
-    encode_exponents,
+    Values,
+    choose_bases,
+    exponent_streams,
+    join_streams,
     pack,
+    plain_streams,
     unpack,
 )
 
 __all__ = ["BlockEntry", "EncodedBlock", "checksum", "decode_block", "encode_block", "largest_block_bytes"]
 
-Values = NDArray[np.uint16]
-
 _STREAMS = ("bases", "pairs", "escapes", "sign_mantissa")
-_SIGN_MANTISSA = 0x807F  # of a BF16 bit pattern: sign, 8 bits of exponent, 7 of mantissa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +68,13 @@ def encode_block(values: Values, *, columns: int = 0, pack_mantissas: bool = Fal
         Try to compress signs and mantissas too. Pointless for trained weights, where they are noise; not
         for scales (all positive) and constants.
     """
-    plane = np.empty(values.size, np.uint8)
-    np.copyto(plane, values >> 7, casting="unsafe")
-    exponents = encode_exponents(plane, columns=columns)
-    wide = values & _SIGN_MANTISSA
-    wide |= wide >> 8
-    rest = np.empty(values.size, np.uint8)
-    np.copyto(rest, wide, casting="unsafe")
-    sign_mantissa = pack(rest) if pack_mantissas else rest.data
-    streams = (exponents.bases, exponents.pairs, exponents.escapes, sign_mantissa)
+    bases = choose_bases(values, columns=columns, shift=7)
+    parts = split(values, bases)
+    exponents = exponent_streams(bases, parts)
+    if exponents.nbytes >= values.size:
+        exponents = plain_streams((values >> 7).astype(np.uint8))
+    rest = pack(parts.rest) if pack_mantissas else parts.rest.data
+    streams = (exponents.bases, exponents.pairs, exponents.escapes, rest)
     lengths = dict(zip(_STREAMS, map(len, streams), strict=True))
     entry = BlockEntry(**lengths, checksum=checksum(values))
     return EncodedBlock(entry=entry, streams=streams)
@@ -90,20 +88,14 @@ def decode_block(data: Buffer, entry: BlockEntry, out: Values, *, columns: int =
     CodecError
         The bytes are damaged: lengths that do not fit, frames that do not decode, or another checksum.
     """
-    count = out.size
+    count, data = out.size, memoryview(data)
     if len(data) != entry.nbytes:
         raise CodecError(f"{len(data):,} bytes where its index says {entry.nbytes:,}")
     ends = np.cumsum((entry.bases, entry.pairs, entry.escapes, entry.sign_mantissa)).tolist()
     exponents = ExponentStreams(
         bases=data[: ends[0]], pairs=data[ends[0] : ends[1]], escapes=data[ends[1] : ends[2]]
     )
-    plane = decode_exponents(exponents, count, columns=columns)
-    sign_mantissa = unpack(data[ends[2] :], count, "signs and mantissas")
-    np.copyto(out, sign_mantissa)
-    out *= np.uint16(0x0101)  # the byte twice: its high bit in place of the sign, the rest as mantissa
-    out &= np.uint16(_SIGN_MANTISSA)
-    shifted = plane.astype(np.uint16)
-    shifted <<= 7
-    out |= shifted
+    rest = unpack(data[ends[2] :], count, "signs and mantissas")
+    join_streams(exponents, rest, out, columns=columns)
     if checksum(out) != entry.checksum:
         raise CodecError("its checksum does not match: the bytes were altered or damaged")

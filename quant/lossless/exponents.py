@@ -16,22 +16,29 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from equipoise.kernels.bf16_split import ESCAPE, Split, count_escapes, join, split
+
 __all__ = [
     "Buffer",
     "Bytes",
     "CodecError",
     "ExponentStreams",
+    "Values",
+    "choose_bases",
     "decode_exponents",
     "encode_exponents",
+    "exponent_streams",
+    "join_streams",
     "pack",
+    "plain_streams",
     "unpack",
 ]
 
 Bytes = NDArray[np.uint8]
+Values = NDArray[np.uint16]
 Buffer = bytes | memoryview
 
-ESCAPE = 15
-_SAMPLES = 4096  # exponents from which a base is chosen; any base is correct, a good one is small
+_SAMPLES = 2048  # exponents from which a base is chosen; any base is correct, a good one is small
 _COLUMN_SAMPLES = 64
 _SHORTEST_PACKED = 32  # bytes; below this a frame's own header eats the gain
 _SMALLEST_SAVING = 1 / 256  # else the bytes stay as they are, and cost nothing to read
@@ -116,8 +123,35 @@ def unpack(stored: Buffer, count: int, what: str) -> Bytes:
     return np.frombuffer(data, np.uint8)
 
 
+def choose_bases(plane: Bytes | Values, *, columns: int = 0, shift: int = 0) -> Bytes:
+    """The base of each row, or of all, from a sample of the exponents.
+
+    Parameters
+    ----------
+    plane : uint8 or uint16 [n], n > 0
+        Exponents, or numbers of which ``shift`` to the right leaves them in the low 8 bits.
+    columns : int
+        0 for one base; else the length of a row, which divides n.
+    """
+    if not columns:
+        sample = (plane[:: max(1, plane.size // _SAMPLES)] >> shift).astype(np.uint8)
+        return np.array([_window_top(sample)], np.uint8)
+    rows = plane.reshape(-1, columns)[:, :: max(1, columns // _COLUMN_SAMPLES)]
+    return _row_bases((rows >> shift).astype(np.uint8))
+
+
+def exponent_streams(bases: Bytes, parts: Split) -> ExponentStreams:
+    """Pack what `split` made of exponents."""
+    return ExponentStreams(bases=pack(bases), pairs=pack(parts.pairs), escapes=pack(parts.escapes))
+
+
+def plain_streams(plane: Bytes) -> ExponentStreams:
+    """All exponents as escapes: for what has no base worth the name."""
+    return ExponentStreams(bases=b"", pairs=b"", escapes=pack(plane))
+
+
 def encode_exponents(plane: Bytes, *, columns: int = 0) -> ExponentStreams:
-    """Encode a plane of exponents.
+    """Encode a plane of exponents by itself.
 
     Parameters
     ----------
@@ -129,23 +163,11 @@ def encode_exponents(plane: Bytes, *, columns: int = 0) -> ExponentStreams:
     -----
     Never more than n bytes.
     """
-    count = plane.size
-    if count == 0:
-        return ExponentStreams(bases=b"", pairs=b"", escapes=b"")
-    bases = _row_bases(plane, columns) if columns else _one_base(plane)
-    distance = np.empty(count, np.uint8)
-    rows = distance.reshape(len(bases), -1)
-    np.subtract(bases[:, None], plane.reshape(rows.shape), out=rows)  # above the base it wraps: an escape
-    escaped = np.flatnonzero(distance >= ESCAPE)
-    escapes = plane[escaped]
-    distance[escaped] = ESCAPE
-    half = (count + 1) // 2
-    pairs = distance[:half].copy()
-    pairs[: count - half] |= distance[half:] * np.uint8(16)
-    streams = ExponentStreams(bases=pack(bases), pairs=pack(pairs), escapes=pack(escapes))
-    if streams.nbytes < count:
-        return streams
-    return ExponentStreams(bases=b"", pairs=b"", escapes=pack(plane))
+    if plane.size == 0:
+        return plain_streams(plane)
+    bases = choose_bases(plane, columns=columns)
+    streams = exponent_streams(bases, split(plane.astype(np.uint16) << np.uint16(7), bases))
+    return streams if streams.nbytes < plane.size else plain_streams(plane)
 
 
 def decode_exponents(streams: ExponentStreams, count: int, *, columns: int = 0) -> Bytes:
@@ -156,32 +178,38 @@ def decode_exponents(streams: ExponentStreams, count: int, *, columns: int = 0) 
     CodecError
         The streams are damaged in a way that shows; bytes of the right form are not recognised as altered.
     """
+    values = np.empty(count, np.uint16)
+    join_streams(streams, np.zeros(count, np.uint8), values, columns=columns)
+    return (values >> 7).astype(np.uint8)
+
+
+def join_streams(streams: ExponentStreams, rest: Bytes, out: Values, *, columns: int = 0) -> None:
+    """Exponents from their streams, signs and mantissas from ``rest`` [n], to BF16 in ``out`` [n].
+
+    Raises
+    ------
+    CodecError
+        As `decode_exponents`.
+    """
+    count = out.size
     if not streams.pairs:
         if streams.bases:
             raise CodecError("bases without pairs")
-        return unpack(streams.escapes, count, "exponents")
+        plane = unpack(streams.escapes, count, "exponents")
+        np.copyto(out, plane)
+        out <<= 7
+        out |= rest & 0x7F
+        out |= (rest & np.uint16(0x80)) << 8
+        return
     bases = unpack(streams.bases, count // columns if columns else 1, "bases")
-    half = (count + 1) // 2
-    pairs = unpack(streams.pairs, half, "exponent pairs")
-    distance = np.empty(count, np.uint8)
-    np.bitwise_and(pairs, ESCAPE, out=distance[:half])
-    np.right_shift(pairs[: count - half], 4, out=distance[half:])
-    escaped = np.flatnonzero(distance == ESCAPE)
-    escapes = unpack(streams.escapes, escaped.size, "escapes")
-    rows = distance.reshape(len(bases), -1)
-    np.subtract(bases[:, None], rows, out=rows)
-    distance[escaped] = escapes
-    return distance
+    pairs = unpack(streams.pairs, (count + 1) // 2, "exponent pairs")
+    escapes = unpack(streams.escapes, count_escapes(pairs), "escapes")
+    if not join(Split(pairs=pairs, escapes=escapes, rest=rest), bases, out):
+        raise CodecError(f"{escapes.size:,} escapes, but the pairs ask for another number")
 
 
-def _one_base(plane: Bytes) -> Bytes:
-    return np.array([_window_top(plane[:: max(1, plane.size // _SAMPLES)])], np.uint8)
-
-
-def _row_bases(plane: Bytes, columns: int) -> Bytes:
-    """A base a row: the row's mean exponent, plus what suits most rows."""
-    rows = plane.reshape(-1, columns)
-    sample = rows[:, :: max(1, columns // _COLUMN_SAMPLES)]
+def _row_bases(sample: Bytes) -> Bytes:
+    """Of [rows, sampled columns]: the row's mean exponent, plus what suits most rows."""
     means = np.rint(sample.mean(axis=1, dtype=np.float32)).astype(np.int16)
     above = np.clip(sample - means[:, None] + 128, 0, 255).astype(np.uint8).ravel()
     top = _window_top(above[:: max(1, above.size // _SAMPLES)])

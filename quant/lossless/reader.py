@@ -20,7 +20,7 @@ from equipoise.quant.lossless.tensor import decode_elements, open_layout, row_ra
 
 __all__ = ["LosslessFile", "LosslessTensor"]
 
-_CHUNK_BLOCKS = 64  # blocks that `chunks` decodes at a time: 16 MiB
+_CHUNK_BLOCKS = 16  # blocks that `chunks` decodes at a time: 16 MiB
 
 # What numpy has for the format's dtypes; the others come as their bytes.
 _NUMPY = {
@@ -140,15 +140,20 @@ class LosslessFile:
         return self._decode_elements(name, begin, end, threads)
 
     def chunks(self, name: str, *, threads: int = 1) -> Iterator[NDArray[Any]]:
-        """A tensor in order, some 16 MiB at a time: bit patterns of BF16, bytes of the others."""
+        """A tensor in order, some 16 MiB at a time: bit patterns of BF16, bytes of the others.
+
+        What is yielded may be overwritten by the next.
+        """
         info = self._info(name)
         if name in self._contents.checksums:
             for begin in range(0, info.nbytes, RAW_BLOCK_BYTES):
                 yield self._raw(name, begin, min(begin + RAW_BLOCK_BYTES, info.nbytes))
             return
         step = _CHUNK_BLOCKS * self._layout(name).block_elements
+        buffer = np.empty(min(step, info.numel), "<u2")
         for begin in range(0, info.numel, step):
-            yield self._decode_elements(name, begin, min(begin + step, info.numel), threads)
+            end = min(begin + step, info.numel)
+            yield self._decode_elements(name, begin, end, threads, out=buffer[: end - begin])
 
     def restore(
         self,
@@ -206,7 +211,9 @@ class LosslessFile:
             self._layouts[name] = layout
         return self._layouts[name]
 
-    def _decode_elements(self, name: str, begin: int, end: int, threads: int) -> NDArray[np.uint16]:
+    def _decode_elements(
+        self, name: str, begin: int, end: int, threads: int, out: NDArray[np.uint16] | None = None
+    ) -> NDArray[np.uint16]:
         at = self._contents.stored.tensors[name].begin
         return decode_elements(
             self._layout(name),
@@ -215,6 +222,7 @@ class LosslessFile:
             end,
             source=f"{self.path}: tensor {name}",
             threads=threads,
+            out=out,
         )
 
     def _raw(self, name: str, begin: int, end: int) -> NDArray[np.uint8]:

@@ -126,7 +126,7 @@ def encode_blocks(
         return encode_block(values, columns=coding.columns, pack_mantissas=coding.pack_mantissas)
 
     begins = range(0, numel, coding.block_elements)
-    return coding, len(begins), in_order(encode, begins, threads)
+    return coding, len(begins), in_order(encode, begins, min(threads, len(begins)))
 
 
 def encode_tensor(values: Values, *, threads: int = 1) -> EncodedTensor:
@@ -207,7 +207,7 @@ def decode_elements(
             result[low - begin : high - begin] = target[low - first : high - first]
 
     blocks = range(begin // layout.block_elements, block_count(end, layout.block_elements))
-    for _ in in_order(decode, blocks, threads):
+    for _ in in_order(decode, blocks, min(threads, len(blocks))):
         pass
     return result
 
@@ -238,8 +238,8 @@ def decode_tensor(
 ) -> Values:
     """The bit patterns that `encode_tensor` was given, or its rows [i, j).
 
-    ``out``, uint16, contiguous and of the shape of the result, spares a large new buffer, whose pages cost time
-    when they are first written.
+    ``out``, uint16, contiguous and of the shape of the result, spares a large new buffer, whose pages cost
+    time when they are first written.
 
     Raises
     ------

@@ -29,12 +29,15 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from equipoise.kernels.bf16_split import backend
 from equipoise.quant.checkpoint import read_shard
 from equipoise.quant.lossless import decode_tensor, encode_tensor
 from equipoise.quant.lossless.entropy import entropy_bits
+from equipoise.quant.lossless.layout import BLOCK_ELEMENTS
 
 Values = NDArray[np.uint16]
-BLOCK = 1 << 17
+BLOCK = BLOCK_ELEMENTS
+COMMAND = "tests/bench/bench_lossless.py"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -274,10 +277,12 @@ def copy_speed(tensors: list[Values], repeats: int) -> float:
 
 def report(repeats: int, threads: list[int]) -> str:
     sets = data_sets()
-    lines = ["# Lossless BF16: ratio and speed", "", f"{date.today()}, {platform.machine()}, "
-             f"{os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}, "
-             f"zstandard {zstandard.__version__} (zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}); "
-             f"best of {repeats}. `python tests/bench/bench_lossless.py`", ""]  # fmt: skip
+    setting = (
+        f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"numpy {np.__version__}, zstandard {zstandard.__version__}, split by {backend()}; best of {repeats}"
+    )
+    load = f"The machine's load was {os.getloadavg()[1]:.0f} when this began: wall figures suffer from it"
+    lines = ["# Lossless BF16: ratio and speed", "", f"{setting}. {load}. `python {COMMAND}`", ""]
     head = "| | ratio | encode GB/s | decode GB/s | encode GB/CPU s | decode GB/CPU s |"
     for i, (name, tensors) in enumerate(sets.items()):
         exponents = np.concatenate([(v >> 7 & 0xFF).reshape(-1) for v in tensors])
