@@ -56,10 +56,11 @@ class StoringCache(DynamicCache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> Parts:
         """[1, heads, tokens, dim] twice, in and out; MLA has one head."""
-        first, second = self._tokens(key_states), self._tokens(value_states)
+        # Number formats are computed on the CPU, wherever the model runs.
+        first, second = self._tokens(key_states).cpu(), self._tokens(value_states).cpu()
         read = self.stores[layer_idx](first, second)
         back = [part.unsqueeze(1) if self.latent else part for part in read]
-        key, value = (part.transpose(0, 1).unsqueeze(0).to(key_states.dtype) for part in back)
+        key, value = (part.transpose(0, 1).unsqueeze(0).to(key_states) for part in back)
         return key, value
 
     def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
