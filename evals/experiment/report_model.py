@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from equipoise.evals.evidence import Comparison, SuiteEvidence, TaskEvidence
 from equipoise.evals.experiment.logprob_rows import logprob_row
@@ -39,14 +40,18 @@ MAX_ERRORS = 10
 MAX_ERROR_CHARS = 500
 
 
-def model_report(
+def model_report(  # noqa: PLR0917
     plan: Plan,
     questions: Sequence[Question],
     evidence: SuiteEvidence,
     verdict: SuiteVerdict,
     data: ModelSamples,
+    own_checkpoints: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelReport:
-    """Everything a reader is told about one model."""
+    """Everything a reader is told about one model.
+
+    ``own_checkpoints``: by arm, what it stores, for arms that serve other weights than the model's path.
+    """
     errors = _errors(data)
     controls = (
         (plan.arm(ArmRole.GROSS_CONTROL), verdict.gross_control),
@@ -56,7 +61,11 @@ def model_report(
         evidence_report(evidence, verdict),
         controls=tuple(
             control_row(
-                evidence, arm.role, v, name=arm.name, variant=arm.variant or arm.url or arm.replay or ""
+                evidence,
+                arm.role,
+                v,
+                name=arm.name,
+                variant=own_checkpoints.get(arm.name) or arm.variant or arm.url or arm.replay or "",
             )
             for arm, v in controls
             if arm is not None

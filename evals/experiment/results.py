@@ -90,7 +90,14 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         verdict = with_fixed_veto(verdict, evidence)
     verdict = without_passes(verdict, {model: stop.where for model, (stop, _) in stops.items()})
     models = tuple(
-        model_report(plan, stops[d.model][1].seen if d.model in stops else questions, e, v, d)
+        model_report(
+            plan,
+            stops[d.model][1].seen if d.model in stops else questions,
+            e,
+            v,
+            d,
+            _own_checkpoints(facts.get(d.model, {})),
+        )
         for e, v, d in zip(evidence, verdict.models, used, strict=True)
     )
     models = tuple(
@@ -111,6 +118,11 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         attempts=attempts,
     )
     return Report(run=run, models=models, provenance=origin)
+
+
+def _own_checkpoints(facts: Mapping[str, Any]) -> dict[str, str]:
+    arms: Mapping[str, Mapping[str, Any]] = facts.get("arms", {})
+    return {name: str(arm["variant"]) for name, arm in arms.items() if arm.get("own_checkpoint")}
 
 
 def facts_by_model(journal: Journal) -> Mapping[str, Mapping[str, Any]]:
