@@ -37,6 +37,7 @@ from equipoise.evals.journal_file import (
     read_metadata,
     reading,
     require_file,
+    switch_to_wal,
 )
 from equipoise.evals.sample_json import canonical_json, sample_from_json, sample_to_json
 from equipoise.evals.types import Sample, SampleKey
@@ -273,7 +274,7 @@ class Journal:
         try:
             db = connect(self.path, writable=True)
             try:
-                db.execute("PRAGMA journal_mode = WAL")
+                switch_to_wal(db)
                 while self._write_group(db):
                     pass
                 # One self-contained file, readable from a read-only directory. Somebody who reads it

@@ -4,12 +4,13 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from equipoise.evals.errors import JournalError, PlanError
+from equipoise.evals.errors import JournalError, PlanError, UsageError
 from equipoise.evals.sample_json import canonical_json
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "read_metadata",
     "reading",
     "require_file",
+    "switch_to_wal",
 ]
 
 SCHEMA_VERSION = 1
+BUSY_S = 30.0  # how long somebody else's lock is waited for
 APPLICATION_ID = 0x45515053  # "EQPS": tells a journal from any other SQLite file
 
 _SCHEMA = """
@@ -77,12 +80,27 @@ def connect(path: Path, *, writable: bool) -> sqlite3.Connection:
         f"{path.resolve().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
-        timeout=30,
+        timeout=BUSY_S,
         check_same_thread=False,
     )
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA trusted_schema = OFF")
     return db
+
+
+def switch_to_wal(db: sqlite3.Connection) -> None:
+    """Keep a write-ahead log. The switch needs the file for itself, and SQLite's own waiting does not cover
+    it: somebody who reads at this moment is waited for here.
+    """
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def initialise(path: Path, metadata: RunMetadata) -> None:
@@ -113,7 +131,7 @@ def initialise(path: Path, metadata: RunMetadata) -> None:
 
 def require_file(path: Path) -> None:
     if not path.is_file():
-        raise JournalError(
+        raise UsageError(
             f"{path}: no journal there; give the directory of a run, or start one without --resume"
         )
 

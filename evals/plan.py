@@ -212,6 +212,10 @@ class Plan(_Strict):
             raise ValueError(
                 "a plan with URLs compares one model: an endpoint serves one; keep one [[models]] entry"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_fit(self) -> "Plan":
         if not any(t.margin is not None for t in self.tasks):
             raise ValueError("the plan has no accuracy task: give at least one task a margin")
         for t in self.tasks:
@@ -230,6 +234,11 @@ class Plan(_Strict):
                     f"task {t.name!r} is teacher-forced and samples nothing: leave out repeats, temperature "
                     "and top_p"
                 )
+        if not any(t.critical for t in self.tasks if t.margin is not None):
+            raise ValueError(
+                "no accuracy task is critical, so sign-off would rest on the pooled mean alone; set "
+                "critical = true on at least one task with a margin"
+            )
         return self
 
     @model_validator(mode="after")

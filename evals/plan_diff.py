@@ -9,7 +9,7 @@ from equipoise.evals.errors import JournalError, PlanError
 from equipoise.evals.journal_file import RunMetadata
 from equipoise.evals.plan import Plan, hash_of
 
-__all__ = ["plan_differences", "require_registered"]
+__all__ = ["plan_differences", "require_registered", "same_plan"]
 
 MAX_DIFFERENCES = 10
 MAX_VALUE_CHARS = 80
@@ -66,6 +66,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
+def same_plan(metadata: RunMetadata, plan: Plan) -> bool:
+    """Whether the registered text says this plan; keys that came later have their defaults there."""
+    if metadata.plan_hash == plan.content_hash:
+        return True
+    try:
+        return Plan.model_validate(json.loads(metadata.plan_text)) == plan
+    except (ValueError, RecursionError):
+        return False
+
+
 def require_registered(path: Path, metadata: RunMetadata, plan: Plan) -> None:
     """Refuse a plan that differs from the one that a journal registered before its first request.
 
@@ -85,7 +95,7 @@ def require_registered(path: Path, metadata: RunMetadata, plan: Plan) -> None:
             f"{path}: the stored plan does not match the registered hash {metadata.plan_hash[:12]}; the "
             "journal was changed after the run; restore it from a copy, or run again in another directory"
         )
-    if metadata.plan_hash == plan.content_hash:
+    if same_plan(metadata, plan):
         return
     found = plan_differences(registered, plan.model_dump(mode="json"))
     more = [f"and {len(found) - MAX_DIFFERENCES} more"] if len(found) > MAX_DIFFERENCES else []

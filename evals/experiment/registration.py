@@ -8,7 +8,7 @@ from equipoise.evals.experiment.attempt_register import withdraw
 from equipoise.evals.journal import Journal
 from equipoise.evals.ledger import Ledger
 from equipoise.evals.plan import Plan
-from equipoise.evals.plan_diff import require_registered
+from equipoise.evals.plan_diff import require_registered, same_plan
 from equipoise.evals.provenance import collect_provenance
 
 __all__ = ["registered_journal"]
@@ -39,7 +39,7 @@ def registered_journal(path: Path, plan: Plan, *, resume: bool, command: str, le
 
 def _resumed(path: Path, plan: Plan) -> Journal:
     try:
-        journal = Journal.resume(path, plan_hash=plan.content_hash)
+        journal = Journal.resume(path, plan_hash=_registered_hash(path, plan))
     except PlanError:
         with Journal.read(path) as found:
             require_registered(path, found.metadata, plan)  # the same refusal, with what changed
@@ -50,6 +50,13 @@ def _resumed(path: Path, plan: Plan) -> Journal:
         journal.close()
         raise
     return journal
+
+
+def _registered_hash(path: Path, plan: Plan) -> str:
+    """The journal's own hash if it registered this very plan, be it before plans had some of today's keys."""
+    with Journal.read(path) as journal:
+        metadata = journal.metadata
+    return metadata.plan_hash if same_plan(metadata, plan) else plan.content_hash
 
 
 def _discard_if_empty(path: Path, plan: Plan, ledger: Ledger) -> None:

@@ -13,6 +13,8 @@ import pytest
 from cli_runs import cli, error_of, plan_file, record_run, rows, url_arms
 from fake_sglang import FakeSglang, serving
 
+from equipoise.evals.plan import hash_of
+
 COPY = {"name": "copy", "critical": True, "items": 4, "margin": 0.1}
 
 
@@ -298,7 +300,7 @@ def test_resume_with_a_changed_plan_names_both_hashes(finished: Path) -> None:
 
 
 def test_resume_where_nothing_is_says_so_and_makes_nothing(finished: Path) -> None:
-    message = error_of(cli("run", finished, "--out", "empty", "--resume"), code=4)
+    message = error_of(cli("run", finished, "--out", "empty", "--resume"), code=2)
     assert "empty/journal.sqlite: no journal there" in message
     assert "without --resume" in message
     assert not Path("empty").exists()
@@ -308,7 +310,7 @@ def test_resume_where_nothing_is_says_so_and_makes_nothing(finished: Path) -> No
 def test_report_of_a_directory_without_a_journal_says_so() -> None:
     Path("nothing").mkdir()
     for name in ("nothing", "nowhere"):
-        message = error_of(cli("report", name), code=4)
+        message = error_of(cli("report", name), code=2)
         assert f"{name}/journal.sqlite: no journal there" in message
         assert "give the directory of a run" in message
 
@@ -352,7 +354,7 @@ def test_a_replayed_run_of_other_items_is_refused(finished: Path) -> None:
 
 def test_a_replayed_run_that_is_gone_is_named(finished: Path) -> None:
     shutil.rmtree("recorded")
-    assert "recorded" in error_of(cli("run", finished, "--out", "again"), code=4)
+    assert "recorded" in error_of(cli("run", finished, "--out", "again"), code=2)
     assert no_verdict(Path("again"))
 
 
@@ -422,3 +424,24 @@ def test_serve_on_a_port_in_use_names_it_and_starts_nothing(tmp_path: Path) -> N
 )
 def test_wrong_usage_exits_2(args: list[str]) -> None:
     assert cli(*args).exit_code == 2
+
+
+def test_a_run_registered_before_plans_had_todays_keys_can_be_resumed(finished: Path) -> None:
+    """Its registered text lacks a key whose default is what the plan means."""
+    db = sqlite3.connect("done/journal.sqlite")
+    (text,) = db.execute("SELECT value FROM meta WHERE name = 'plan_text'").fetchone()
+    older = json.loads(text)
+    del older["decision"]["max_attempts"]
+    with db:
+        for key, value in (("plan_text", json.dumps(older)), ("plan_hash", hash_of(older))):
+            db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, key))
+    db.close()
+    assert cli("run", finished, "--out", "done", "--resume").exit_code == 3
+    report = json.loads(Path("done/report.json").read_text())
+    assert report["run"]["plan_hash"] == hash_of(older)
+
+
+def test_a_plan_without_a_critical_task_is_refused(tmp_path: Path) -> None:
+    arms = url_arms(A1="http://127.0.0.1:9", B="http://127.0.0.1:9")
+    plan = plan_file(tmp_path / "p.toml", arms, [{"name": "copy", "items": 20, "margin": 0.1}])
+    assert "no accuracy task is critical" in error_of(cli("plan", "check", plan), code=2)

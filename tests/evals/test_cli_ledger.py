@@ -323,8 +323,10 @@ CHANGES = {
     "decision.max_attempts: registered 1, now 2": replaced("[decision]", "[decision]\nmax_attempts = 2"),
     "seeds.items: registered 1, now 2": replaced("[decision]", "[seeds]\nitems = 2\n[decision]"),
     "tasks.copy.margin: registered 0.1, now 0.2": replaced("margin = 0.1\n", "margin = 0.2\n"),
-    "tasks.copy.items: registered 8, now 9": replaced("items = 8", "items = 9"),
-    "tasks.copy.critical: registered true, now false": replaced("critical = true", "critical = false"),
+    "tasks.copy.items: registered 8, now 9": lambda text: text.replace("items = 8", "items = 9", 1),
+    "tasks.brackets.critical: registered true, now false": replaced(
+        'name = "brackets"\ncritical = true', 'name = "brackets"\ncritical = false'
+    ),
     "tasks.sort: registered absent, now present": lambda text: (
         text + '\n[[tasks]]\nname = "sort"\nitems = 8\nmargin = 0.1\n'
     ),
@@ -347,8 +349,12 @@ def test_what_was_registered_cannot_be_changed_after_data_exist(
 @pytest.fixture(scope="module")
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("finished")
-    arms = record_run(directory / "recorded", {"copy": 9, "sort": 8}, lambda arm, task, i: True)
-    tasks = [{"name": "copy", "critical": True, "items": 8, "margin": 0.1}]
+    counts = {"copy": 9, "sort": 8, "brackets": 8}
+    arms = record_run(directory / "recorded", counts, lambda arm, task, i: True)
+    tasks = [
+        {"name": "copy", "critical": True, "items": 8, "margin": 0.1},
+        {"name": "brackets", "critical": True, "items": 8, "margin": 0.15},
+    ]
     plan = plan_file(directory / "p.toml", arms, tasks)
     assert cli("run", plan, "--out", directory / "done").exit_code in (3, 4)
     return directory

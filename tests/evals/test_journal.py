@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from run_doubles import item, key, new_journal, output, sample
 
 from equipoise.evals import journal as journal_module
-from equipoise.evals.errors import JournalError, PlanError
+from equipoise.evals.errors import JournalError, PlanError, UsageError
 from equipoise.evals.export import export_jsonl, export_parquet
 from equipoise.evals.journal import Journal
 from equipoise.evals.sample_json import sample_from_json, sample_to_json
@@ -265,7 +265,7 @@ def test_a_damaged_journal_is_named(tmp_path: Path, damage: str) -> None:
 
 def test_a_missing_journal_is_named(tmp_path: Path) -> None:
     for opened in (lambda p: Journal.read(p), lambda p: Journal.resume(p, plan_hash="x")):
-        with pytest.raises(JournalError, match="no journal there"):
+        with pytest.raises(UsageError, match="no journal there"):
             opened(tmp_path / "none.sqlite")
 
 
