@@ -17,6 +17,9 @@ SEEDS ?= 20
 # Where pip looks for a CPU build of torch beside its default index (an index URL or a folder of wheels).
 TORCH_INDEX ?=
 
+# What is compiled on first use stays in the checkout.
+export EQUIPOISE_CACHE ?= $(CURDIR)/.cache
+
 CORE := .venv
 SERVER := .venv-sglang
 CORE_STAMP := $(CORE)/.ready
@@ -46,7 +49,7 @@ $(SERVER_STAMP): pyproject.toml quant/sglang/requirements-cpu.txt quant/sglang/c
 	$(call say,Server environment ($(SERVER)): $(if $(GPU),NVIDIA GPU found: the full sglang,no NVIDIA GPU: the CPU route))
 	@test -x $(SERVER)/bin/python || $(PYTHON) -m venv $(SERVER)
 ifeq ($(GPU),yes)
-	@$(SERVER)/bin/python $(PIP) -e '.[sglang]' pytest pytest-timeout
+	@$(SERVER)/bin/python $(PIP) -e '.[sglang,quant]' hypothesis pytest pytest-timeout
 else
 	@echo "   torch" && $(SERVER)/bin/python $(PIP) $(TORCH_FROM) torch==2.13.0
 	@echo "   sglang" && $(SERVER)/bin/python $(PIP) --no-deps sglang==0.5.23 torchvision==0.28.0
@@ -113,7 +116,7 @@ train-embedded: setup  ## Train both embedded models again (about half an hour)
 	@$(SERVER)/bin/python -m equipoise.tasks.embedded.train kimi models/embedded/kimi_tiny & p=$$!; $(SERVER)/bin/python -m equipoise.tasks.embedded.train glm models/embedded/glm_tiny; wait $$p
 
 clean:  ## Remove runs, builds and caches (the environments stay)
-	@rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	@rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache *.egg-info
 
 distclean: clean  ## Also remove the environments and converted models
 	@rm -rf $(CORE) $(SERVER) models

@@ -1,8 +1,8 @@
 """C sources beside this file, compiled when they are first needed and kept for the next time.
 
 Optional by design: without a C compiler, or with ``EQUIPOISE_COMPILE=0``, callers use numpy and can say why.
-The cache is ``$XDG_CACHE_HOME/equipoise`` or ``~/.cache/equipoise``, of this user alone; its names carry the
-source, the compiler and the processor, so that a changed one is compiled anew.
+The cache is ``$EQUIPOISE_CACHE``, else ``$XDG_CACHE_HOME/equipoise`` or ``~/.cache/equipoise``, of this user
+alone; its names carry the source, the compiler and the processor, so that a changed one is compiled anew.
 """
 
 import ctypes
@@ -81,7 +81,7 @@ def _processor() -> bytes:
 def _cache_folder() -> Path:
     """A folder that nobody else can write to: what lies there is loaded into this process."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "equipoise"
+    folder = Path(os.environ.get("EQUIPOISE_CACHE") or Path(base) / "equipoise")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
