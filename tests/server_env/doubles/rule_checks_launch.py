@@ -271,7 +271,8 @@ def _pair(**prefill: Any) -> bool:
     reply = SimpleNamespace(status_code=200, json=lambda: said | prefill)
     side = MagicMock(
         prefill_info_table={}, kv_cache_dtype_str="fp8_e4m3", kv_layout=None, dsv41_spec_layout=None,
-        attn_tp_size=1, attn_cp_size=1, dcp_size=1, is_mla_backend=True, kv_args=SimpleNamespace(page_size=64),
+        attn_tp_size=1, attn_cp_size=1, dcp_size=1, is_mla_backend=True,
+        kv_args=SimpleNamespace(page_size=64),
     )  # fmt: skip
     with patch.object(conn, "requests", SimpleNamespace(get=lambda *_a, **_k: reply)):
         return bool(conn.CommonKVManager.try_ensure_parallel_info(side, "address"))
