@@ -1,6 +1,6 @@
 """Error rates of the statistics engine, by exact enumeration and simulation, as a page of tables.
 
-    python tests/calibration/calibrate.py [--small] [--seed N] [--out tests/calibration/calibration.md]
+    python tests/calibration/calibrate.py [--small] [--seed N] [--out PAGE]
 
 Exits with 1 if a rate that must hold does not.
 """
@@ -28,8 +28,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from suite import suite_cells
 from table import Provenance, failures, render
 
-FULL = Scale(small=False, tables=20_000, runs=3_000, resamples=999)
+FULL = Scale(small=False, tables=20_000, runs=2_000, resamples=999)
 SMALL = Scale(small=True, tables=1_500, runs=120, resamples=399)
+
+PAGE = Path(__file__).with_name("calibration.md")
+_ROWS_A_LINE = 20
 
 
 def cells_of(scale: Scale) -> list[Cell]:
@@ -48,6 +51,8 @@ def run(scale: Scale, *, seed: int, processes: int, console: Console) -> list[tu
         for index, row in finished_cells(cells, scale, seed=seed, processes=processes):
             rows[index] = row
             progress.advance(bar)
+            if not console.is_terminal and len(rows) % _ROWS_A_LINE == 0:
+                console.print(f"{len(rows)} of {len(cells)} rows")  # a log shows no moving bar
             if not row.holds:
                 broken = ", ".join(c.text for c in row.claims if not c.holds)
                 progress.console.print(f"does not hold ({broken}): {cells[index].section.title}, row {index}")
@@ -58,9 +63,10 @@ def run(scale: Scale, *, seed: int, processes: int, console: Console) -> list[tu
 @click.option("--small", is_flag=True, help="Few cells, few runs: seconds.")
 @click.option("--seed", default=1, show_default=True, help="Every row draws from its own child of it.")
 @click.option("--processes", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1))
-@click.option("--out", type=click.Path(path_type=Path), help="Markdown file to write; else print it.")
+@click.option("--out", type=click.Path(path_type=Path), help="Page to write; --small alone prints it.")
 def main(small: bool, seed: int, processes: int, out: Path | None) -> None:
     console = Console(stderr=True)
+    page = out or (None if small else PAGE)
     start = time.perf_counter()
     scale = SMALL if small else FULL
     results = run(scale, seed=seed, processes=processes, console=console)
@@ -70,16 +76,17 @@ def main(small: bool, seed: int, processes: int, out: Path | None) -> None:
             command=_command(small=small, seed=seed, out=out),
             seed=seed,
             date=datetime.now(UTC).date().isoformat(),
-            versions=_versions(("numpy", "scipy")),
+            versions=_versions(("equipoise", "numpy", "scipy")),
             minutes=(time.perf_counter() - start) / 60.0,
             processes=processes,
             scale=scale,
         ),
     )
-    if out is None:
+    if page is None:
         click.echo(text)
     else:
-        out.write_text(text, encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
+        console.print(f"written to {page}")
     broken = failures(results)
     console.print(f"{len(broken)} rows do not hold" if broken else "every rate holds")
     sys.exit(1 if broken else 0)

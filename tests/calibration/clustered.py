@@ -62,8 +62,9 @@ def clusters_row(
     scale: Scale,
 ) -> Row:
     items = clustered_population(IFEVAL, losses * margin, hit_clusters=hit)
-    ours, cluster_t, item_t, item_percentile = (np.empty(scale.runs, dtype=np.bool_) for _ in range(4))
-    for run in range(scale.runs):
+    runs = scale.runs_at(losses)
+    ours, cluster_t, item_t, item_percentile = (np.empty(runs, dtype=np.bool_) for _ in range(4))
+    for run in range(runs):
         baseline, candidate, labels = sample_clusters(items, clusters, repeats, rng)
         estimated = estimate(
             baseline, candidate, margin=margin, rng=rng, resamples=scale.resamples, clusters=labels
@@ -88,7 +89,7 @@ def clusters_row(
             "t over clusters": Rate.of(cluster_t),
             "t over items": Rate.of(item_t),
             "percentile over items": Rate.of(item_percentile),
-            "runs": scale.runs,
+            "runs": runs,
         },
         claims=(at_most(rate, 0.055),) if losses == 1.0 else (),
     )

@@ -40,7 +40,7 @@ def logit_cells(scale: Scale) -> list[Cell]:
 
 def gate_row(*, sequences: int, effect: str, change: float, rng: np.random.Generator, scale: Scale) -> Row:
     lengths, effects = _population(effect, change * GATE_NATS)
-    runs = scale.runs if change == 1.0 else max(scale.runs // 4, 1)
+    runs = scale.runs_at(change)
     gated, independent = (np.empty(runs, dtype=np.bool_) for _ in range(2))
     for run in range(runs):
         drawn = rng.integers(_SEQUENCES, size=sequences)

@@ -106,6 +106,10 @@ class Scale:
     runs: int
     resamples: int
 
+    def runs_at(self, losses: float) -> int:
+        """Runs of a row at so many margins of loss: all where a bound is claimed, at 1, else a third."""
+        return self.runs if losses == 1.0 else max(self.runs // 3, 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:

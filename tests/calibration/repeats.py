@@ -127,6 +127,7 @@ def random_items_row(
     bound: float = 0.055,
 ) -> Row:
     items = population(benchmark, mechanism, losses * margin)
+    runs = scale.runs_at(losses)
     names = (
         "ours",
         "t",
@@ -137,9 +138,9 @@ def random_items_row(
         "unpaired z",
         "tolerance",
     )
-    passes = {name: np.empty(scale.runs, dtype=np.bool_) for name in names}
+    passes = {name: np.empty(runs, dtype=np.bool_) for name in names}
     n = benchmark.n
-    for run in range(scale.runs):
+    for run in range(runs):
         baseline, candidate = ask(items, repeats, rng, n=n)
         ours = estimate(baseline, candidate, margin=margin, rng=rng, resamples=scale.resamples)
         passes["ours"][run] = ours.lower > -margin
@@ -165,7 +166,7 @@ def random_items_row(
             "how": str(mechanism),
             "expected": expected,
             **rates,
-            "runs": scale.runs,
+            "runs": runs,
         },
         claims=(at_most(rates["ours"], bound),) if losses == 1.0 else (),
     )
@@ -181,8 +182,9 @@ def fixed_items_row(
     scale: Scale,
 ) -> Row:
     items = population(AIME, mechanism, losses * margin, items=AIME.n)
-    ours, pooled = (np.empty(scale.runs, dtype=np.bool_) for _ in range(2))
-    for run in range(scale.runs):
+    runs = scale.runs_at(losses)
+    ours, pooled = (np.empty(runs, dtype=np.bool_) for _ in range(2))
+    for run in range(runs):
         baseline, candidate = ask(items, repeats, rng)
         estimated = estimate(baseline, candidate, margin=margin, rng=rng, resamples=scale.resamples)
         ours[run] = estimated.lower > -margin
@@ -201,7 +203,7 @@ def fixed_items_row(
             "expected": float(norm.cdf((1.0 - losses) * margin / spread - norm.ppf(1.0 - ALPHA))),
             "ours": rate,
             "pooled repeats": Rate.of(pooled),
-            "runs": scale.runs,
+            "runs": runs,
         },
         claims=(at_most(rate, 0.055),) if losses == 1.0 else (),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,17 +204,18 @@ def _task_limits(
     suite: Suite, margin: float, loss: float, spread: str, runs: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Delta, its limits and Wald variance, each [runs, tasks]."""
-    delta, lower, upper, variance = (np.empty((runs, len(suite.n))) for _ in range(4))
-    designs: Sequence[tuple[int, float, float]] = list(
-        zip(suite.n, suite.p_d, suite.losses(loss, spread), strict=True)
-    )
-    for t, (n, p_d, lost) in enumerate(designs):
+    b, c = (np.empty((runs, len(suite.n)), dtype=np.int64) for _ in range(2))
+    for t, (n, p_d, lost) in enumerate(zip(suite.n, suite.p_d, suite.losses(loss, spread), strict=True)):
         share = max(p_d, lost + (0.02 if spread != "alike" else 0.0))
         counts = rng.multinomial(n, [(share + lost) / 2, (share - lost) / 2, 1 - share], size=runs)
-        b, c = counts[:, 0], counts[:, 1]
-        estimates, place = estimates_of_tables(b, c, n, margin, rng)
-        delta[:, t] = (c - b) / n
-        lower[:, t] = np.array([e.lower for e in estimates])[place]
-        upper[:, t] = np.array([e.upper for e in estimates])[place]
-        variance[:, t] = ((b + c) / n - np.square(delta[:, t])) / (n - 1.0)
-    return delta, lower, upper, variance
+        b[:, t], c[:, t] = counts[:, 0], counts[:, 1]
+    size = np.array(suite.n)
+    lower, upper = np.empty(b.shape), np.empty(b.shape)
+    for n in set(suite.n):  # tasks of one size share their tables
+        alike = size == n
+        estimates, place = estimates_of_tables(b[:, alike].ravel(), c[:, alike].ravel(), n, margin, rng)
+        shape = (runs, int(alike.sum()))
+        lower[:, alike] = np.array([e.lower for e in estimates])[place].reshape(shape)
+        upper[:, alike] = np.array([e.upper for e in estimates])[place].reshape(shape)
+    delta = (c - b) / size
+    return delta, lower, upper, ((b + c) / size - np.square(delta)) / (size - 1.0)
