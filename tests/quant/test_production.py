@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from equipoise.evals.cli.app import main
 from equipoise.evals.errors import UsageError
+from equipoise.quant.explain import explain
 from equipoise.quant.geometry import BUILTIN
 from equipoise.quant.production import PRODUCTION_ARMS, PRODUCTION_GPUS, find_arm
 from equipoise.quant.production_launch import production_launch
@@ -156,3 +157,17 @@ def test_releases_are_of_the_models_that_the_geometries_know() -> None:
         if not arm.release.hub.startswith("nvidia/"):
             assert arm.release.hub in known, arm.name
     assert set(PRODUCTION_GPUS) == {"H200", "B200"}
+
+
+@pytest.mark.parametrize(("name", "gpu"), LAUNCHES)
+def test_explain_says_of_each_command_what_the_table_says(name: str, gpu: str) -> None:
+    arm = PRODUCTION_ARMS[name]
+    launch = production_launch(arm, gpu)
+    model = arm.model.name + ("-fp8" if arm.release.weights.startswith("fp8") else "")
+    found = explain(model, launch.argv[3:], gpu.lower())
+    assert (found.kv_cache_dtype, found.layout) == (arm.kv_cache_dtype, launch.layout)
+    assert found.bytes_per_token == launch.capacity.bytes_per_token
+    assert found.page_size == launch.capacity.deployment.page_size
+    if BUILTIN[model].weights == arm.release.weights:  # NVFP4 ones have no geometry of their own
+        assert found.capacity_tokens == launch.capacity.tokens
+        assert not found.problems
