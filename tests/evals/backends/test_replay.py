@@ -6,7 +6,7 @@ import pytest
 from run_doubles import GREEDY, EchoTask, item, key, new_journal, output, sample
 
 from equipoise.evals.backends.replay import Replay
-from equipoise.evals.errors import JournalError, ParityError, RequestError, UsageError
+from equipoise.evals.errors import ParityError, RequestError, UsageError
 from equipoise.evals.runner import Arm, RunOptions, WorkItem, run
 from equipoise.evals.types import Request
 
@@ -43,7 +43,7 @@ async def test_recorded_errors_stay_errors(tmp_path: Path) -> None:
 
 
 def test_a_missing_run_or_arm_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="no journal"):
+    with pytest.raises(UsageError, match="no journal"):
         Replay(tmp_path / "none.sqlite")
     with pytest.raises(UsageError, match="arm 'Z'"):
         Replay(recorded(tmp_path), arm="Z")
