@@ -15,10 +15,10 @@ MEASURED = ("gross", "mild")
 _STRENGTHS: dict[tuple[ControlKind, bool], tuple[float, float]] = {
     ("noise-k", True): (0.4, 0.3),
     ("noise-k", False): (0.4, 0.3),
-    ("scale-k", True): (1.6, 1.4),
-    ("scale-k", False): (2.0, 1.6),
-    ("rope-theta", True): (3.0, 2.0),
-    ("rope-theta", False): (3.0, 2.0),
+    ("scale-k", True): (1.5, 1.4),
+    ("scale-k", False): (2.0, 1.7),
+    ("rope-theta", True): (3.0, 2.25),
+    ("rope-theta", False): (3.0, 2.25),
 }
 
 

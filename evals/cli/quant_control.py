@@ -20,7 +20,7 @@ __all__ = ["control"]
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option("--kind", type=click.Choice(CONTROL_KINDS), required=True, help="Which fault.")
-@click.option("--strength", metavar="X|gross|mild", required=True, help="Its size; see `--help` below.")
+@click.option("--strength", metavar="X|gross|mild", required=True, help="Its size.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to create.")
 @click.option("--layers", metavar="all|0-3,7", help="[default: those that lie in one shard]")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the noise.")

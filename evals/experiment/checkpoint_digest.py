@@ -32,6 +32,7 @@ MAX_FILES = 10_000
 MAX_HEADER_BYTES = 100 << 20  # the format's own limit
 MAX_SCALE_BYTES = 1 << 20  # of one tensor
 _SUFFIXES = {".json", ".jinja", ".safetensors", ".model", ".tiktoken", ".txt", ".py", ".bin", ".gguf"}
+_REPORTS = {"equipoise_conversion.json"}  # of `quant convert`: when a file was written, not what is in it
 _KV_SCALE = re.compile(r"(^|[._])k?v?_?[kv]_scale")
 _BLOCK = 1 << 20
 
@@ -47,7 +48,9 @@ def checkpoint_digest(folder: Path, *, full_bytes: int = FULL_BYTES) -> str:
     path = folder
     try:
         files = sorted(
-            p for p in folder.iterdir() if p.suffix in _SUFFIXES and p.name[0] != "." and p.is_file()
+            p
+            for p in folder.iterdir()
+            if p.suffix in _SUFFIXES and p.name[0] != "." and p.name not in _REPORTS and p.is_file()
         )
         if len(files) > MAX_FILES:
             raise UsageError(f"{folder}: over {MAX_FILES} files; give a checkpoint directory")

@@ -9,6 +9,7 @@ makes overlay_controls.md.
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -24,10 +25,11 @@ from equipoise.tasks.generated import Draw, draw_held_out
 EMBEDDED = Path(__file__).resolve().parents[2] / "tasks" / "embedded"
 MODELS = ("kimi_tiny", "glm_tiny")
 STRENGTHS: dict[ControlKind, tuple[float, ...]] = {
-    "noise-k": (0.3, 0.6, 1.0),
-    "scale-k": (0.5, 0.7, 1.4, 2.0),
-    "rope-theta": (1.25, 2.0, 4.0),
+    "noise-k": (0.3, 0.4, 0.6),
+    "scale-k": (0.7, 1.4, 1.5, 1.6, 1.7, 2.0),
+    "rope-theta": (2.0, 2.25, 3.0, 4.0),
 }
+ONE_LAYER = (0.4, 1.0)  # of noise-k in one of the three layers
 
 
 def _answers(folder: Path, items: dict[str, list[Draw]]) -> dict[str, Answers]:
@@ -43,12 +45,7 @@ def _row(baseline: dict[str, Answers], got: dict[str, Answers]) -> tuple[float, 
     return delta, sum(a != b for a, b in pairs) / len(pairs)
 
 
-def measure(
-    model: str,
-    items_per_task: int,
-    kinds: dict[ControlKind, tuple[float, ...]],
-    layers: tuple[int, ...],
-) -> list[str]:
+def measure(model: str, items_per_task: int, controls: Sequence[ControlSpec]) -> list[str]:
     """One table row for each control of one model."""
     source = EMBEDDED / model
     items = {n: draw_held_out(t, items_per_task, SELECTION_SEED) for n, t in generated_tasks().items()}
@@ -56,44 +53,38 @@ def measure(
     checkpoint = Checkpoint.open(source)
     rows = []
     with tempfile.TemporaryDirectory() as work:
-        for kind, strengths in kinds.items():
-            for strength in strengths:
-                spec = ControlSpec(kind=kind, strength=strength, layers=layers)
-                out = Path(work) / spec.label
-                write_overlay(plan_control(checkpoint, spec), out)
-                delta, flips = _row(baseline, _answers(out, items))
-                which = ", ".join(map(str, layers)) or "all"
-                rows.append(f"| {model} | {kind} | {strength:g} | {which} | {delta:+.3f} | {flips:.3f} |")
-                print(rows[-1], flush=True)
+        for number, spec in enumerate(controls):
+            out = Path(work) / str(number)
+            write_overlay(plan_control(checkpoint, spec), out)
+            delta, flips = _row(baseline, _answers(out, items))
+            which = ", ".join(map(str, spec.layers or ())) or "all"
+            rows.append(
+                f"| {model} | {spec.kind} | {spec.strength:g} | {which} | {delta:+.3f} | {flips:.3f} |"
+            )
+            print(rows[-1], flush=True)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=400, help="a task")
-    parser.add_argument("--kind", choices=list(STRENGTHS))
-    parser.add_argument("--model", choices=MODELS)
-    parser.add_argument("--strengths", type=float, nargs="+")
-    parser.add_argument("--layers", type=int, nargs="*", default=[], help="all by default")
+    parser.add_argument("--items", type=int, default=200, help="a task")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    kinds = {k: v for k, v in STRENGTHS.items() if arguments.kind in (None, k)}
-    if arguments.strengths:
-        kinds = {k: tuple(arguments.strengths) for k in kinds}
-    rows = [
-        row
-        for model in MODELS
-        if arguments.model in (None, model)
-        for row in measure(model, arguments.items, kinds, tuple(arguments.layers))
+    controls = [
+        ControlSpec(kind=kind, strength=strength, layers=())
+        for kind, strengths in STRENGTHS.items()
+        for strength in strengths
     ]
+    controls += [ControlSpec(kind="noise-k", strength=strength, layers=(1,)) for strength in ONE_LAYER]
+    rows = [row for model in MODELS for row in measure(model, arguments.items, controls)]
     if arguments.write:
         head = [
             "# Overlay controls on the embedded models",
             "",
             f"Written by `overlay_controls.py`: {arguments.items} items a task, six tasks, item seed "
             f"{SELECTION_SEED}; change of the pooled accuracy against the unaltered checkpoint, and share of "
-            "flipped answers. Float32 computation, bfloat16 cache.",
+            "flipped answers. Float32 computation, bfloat16 cache. Three layers in all.",
             "",
             "| model | kind | strength | layers | pooled | flips |",
             "|---|---|---|---|---|---|",

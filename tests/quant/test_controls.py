@@ -17,7 +17,8 @@ from equipoise.evals.errors import CheckpointError, UsageError
 from equipoise.evals.experiment.arm_checkpoint import arm_checkpoint, require_same_model
 from equipoise.evals.experiment.checkpoint_digest import checkpoint_digest
 from equipoise.quant.checkpoint import Checkpoint
-from equipoise.quant.controls import ControlKind, ControlSpec, plan_control
+from equipoise.quant.control_strengths import named_strength
+from equipoise.quant.controls import CONTROL_KINDS, ControlKind, ControlSpec, plan_control
 from equipoise.quant.overlay import RECORD_NAME, planted_fault, write_overlay
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "tasks" / "embedded"
@@ -291,3 +292,21 @@ def test_the_command_makes_it_and_shows_the_launch_with_the_fault_in_the_name(tm
     assert "exists" in again.output
     served = CliRunner().invoke(main, ["serve", f"{out}@bf16", "--print", "--device", "cpu"])
     assert f"--served-model-name={out}+control={label}" in served.output
+
+
+@pytest.mark.parametrize("model", ["kimi_tiny", "glm_tiny"])
+@pytest.mark.parametrize("kind", CONTROL_KINDS)
+def test_the_named_strengths_are_ones_that_were_measured_to_lose_as_much(
+    model: str, kind: ControlKind
+) -> None:
+    table = (EMBEDDED.parents[1] / "tests" / "calibration" / "overlay_controls.md").read_text()
+    cells = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")
+    ]
+    measured = {(c[0], c[1], c[2]): float(c[4]) for c in cells[2:] if c[3] == "all"}
+    lost = {
+        name: -measured[model, kind, f"{named_strength(name, kind, latent=model == 'kimi_tiny'):g}"]
+        for name in ("gross", "mild")
+    }
+    assert 0.08 <= lost["gross"] <= 0.15
+    assert 0.04 <= lost["mild"] <= 0.07

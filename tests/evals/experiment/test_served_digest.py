@@ -47,6 +47,7 @@ def test_a_checkpoint_that_was_moved_or_documented_keeps_its_digest(checkpoint: 
     before = checkpoint_digest(checkpoint)
     (checkpoint / "README.md").write_text("more about it")
     (checkpoint / ".cache").mkdir()
+    (checkpoint / "equipoise_conversion.json").write_text('{"when": 1}')
     moved = checkpoint.with_name("elsewhere")
     shutil.move(checkpoint, moved)
     os.utime(moved / "model.safetensors", (1, 1))
