@@ -62,6 +62,10 @@ def control(
     )
     plan = plan_control(checkpoint, spec)
     click.echo(_announced(plan), err=True)
+    if strength in MEASURED and len(plan.layers) < plan.geometry.num_layers:
+        click.echo(
+            f"{strength} was measured with every layer changed; here it does less: see --layers", err=True
+        )
     written = write_overlay(plan, out, link="hard" if link == "hard" else "symbolic")
     for name, rms in list(written.relative_rms.items())[:3]:
         click.echo(f"{name}: changed by {rms:.4g} of its RMS, as stored", err=True)
