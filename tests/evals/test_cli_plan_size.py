@@ -207,16 +207,15 @@ def test_a_run_without_a_second_baseline_shows_no_noise(tmp_path: Path) -> None:
     recorded = record_run(tmp_path / "recorded", {"copy": 20}, lambda *_: True)
     two = [a for a in recorded if a["name"] in ("A1", "B")]
     decision = {"require_control": False, "require_noise_floor": False}
-    plan = plan_file(
-        tmp_path / "p.toml", two, [{"name": "copy", "items": 20, "margin": 0.2}], decision=decision
-    )
+    tasks = [{"name": "copy", "critical": True, "items": 20, "margin": 0.2}]
+    plan = plan_file(tmp_path / "p.toml", two, tasks, decision=decision)
     cli("run", plan, "--out", "out")
     message = error_of(cli("plan", "size", "--from", "out"), code=2)
     assert "baseline_repeat" in message
 
 
 def test_a_directory_without_a_run_is_named() -> None:
-    assert "nowhere" in error_of(cli("plan", "size", "--from", "nowhere"), code=4)
+    assert "nowhere" in error_of(cli("plan", "size", "--from", "nowhere"), code=2)
 
 
 def test_pauses_between_requests_do_not_slow_the_rate(tmp_path: Path) -> None:
