@@ -132,7 +132,7 @@ def size_row(*, margin: float, n: int, rng: np.random.Generator, scale: Scale) -
             "worst on grid": grid.worst_size,
             "at p_d": grid.worst_p_d,
             "worst over all p_d": worst.worst_size,
-            "at p_d ": worst.worst_p_d,
+            "at its p_d": worst.worst_p_d,
             "z raised": z,
             "size then": controlled,
         },

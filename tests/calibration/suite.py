@@ -120,7 +120,7 @@ def tables_row(
 
 def repeats_row(*, margin: float, spread: str, losses: float, rng: np.random.Generator, scale: Scale) -> Row:
     """Six tasks of 200 to 500 items asked 8 times: every task by `estimate_delta`."""
-    repeats, runs = 8, max(scale.runs // 4, 1)
+    repeats, runs = 8, scale.runs_at(losses)
     shapes = [(GPQA, 200), (IFEVAL, 400), (GSM8K, 500)] * 2
     design = Suite(name="", n=tuple(n for _, n in shapes), p_d=(1.0,) * len(shapes))
     tasks = [

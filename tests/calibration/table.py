@@ -43,7 +43,7 @@ def render(results: Sequence[tuple[Cell, Row]], provenance: Provenance) -> str:
         f"{len(claimed) - len(broken)} of {len(claimed)} rows that must hold do."
         + (f" Not: {', '.join(sorted({cell.section.title for cell, _ in broken}))}." if broken else ""),
         "",
-        "Simulated shares are in percent, ± one Monte-Carlo standard error; other numbers are exact. "
+        "Simulated shares stand with ± one Monte-Carlo standard error; other numbers are exact. "
         f"{scale.resamples} bootstrap resamples inside simulated runs (reports use 10,000). A row *holds* if "
         "its simulation does not exclude the "
         "bound at 99%, one-sided. m is the margin, p_d the discordant share, K the answers an item and arm; "
@@ -72,9 +72,8 @@ def _table(rows: Sequence[Row]) -> list[str]:
 
 def _cell(value: str | int | float | Rate) -> str:
     if isinstance(value, Rate):
-        share, error = 100.0 * value.share, 100.0 * value.standard_error
-        digits = 2 if error < 0.095 else 1
-        return f"{share:.{digits}f} ± {error:.{digits}f}"
+        digits = 4 if value.standard_error < 0.00095 else 3
+        return f"{value.share:.{digits}f} ± {value.standard_error:.{digits}f}"
     if isinstance(value, float):
         return f"{value:.4f}".rstrip("0").rstrip(".") if value < 10 else f"{value:g}"
     return str(value)
