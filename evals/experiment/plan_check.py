@@ -26,6 +26,7 @@ __all__ = [
     "pass_probability",
     "predicted_power",
     "print_plan_check",
+    "task_designs",
     "task_detectable",
 ]
 
@@ -140,10 +141,11 @@ def predicted_power(plan: Plan, *, draws: int = 20_000) -> PlanPower:
     """The plan's power for one model at its assumed loss and discordance; seeded by the plan."""
     d = plan.decision
     rng = np.random.default_rng(plan.seeds.bootstrap)
-    return plan_power(_designs(plan), d.suite_margin, rng=rng, alpha=d.effective_alpha, draws=draws)
+    return plan_power(task_designs(plan), d.suite_margin, rng=rng, alpha=d.effective_alpha, draws=draws)
 
 
-def _designs(plan: Plan) -> list[TaskDesign]:
+def task_designs(plan: Plan) -> list[TaskDesign]:
+    """What the plan assumes of each of its accuracy tasks."""
     d = plan.decision
     return [
         TaskDesign(

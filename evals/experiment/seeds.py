@@ -21,7 +21,7 @@ from equipoise.evals.errors import UsageError
 from equipoise.evals.evidence import SuiteEvidence
 from equipoise.evals.experiment.arms_up import Session, arms_up
 from equipoise.evals.experiment.checkpoints import resolve_device, resolve_model
-from equipoise.evals.experiment.plan_check import pass_probability, predicted_power
+from equipoise.evals.experiment.plan_check import pass_probability, predicted_power, task_designs
 from equipoise.evals.experiment.questions import questions_of
 from equipoise.evals.experiment.scored import evidence_of, read_model
 from equipoise.evals.experiment.serving import servers_of
@@ -32,7 +32,7 @@ from equipoise.evals.progress import show_progress
 from equipoise.evals.provenance import collect_provenance
 from equipoise.evals.run_types import Arm, RunOptions
 from equipoise.evals.runner import run
-from equipoise.evals.statistics.plan_power import PlanPower, TaskDesign, plan_power
+from equipoise.evals.statistics.plan_power import PlanPower, plan_power
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import Outcome, SuiteVerdict
 
@@ -207,25 +207,19 @@ def summarise(
 
 
 def _power_as_seen(plan: Plan, evidence: Sequence[SuiteEvidence]) -> PlanPower:
+    """The plan's power at each task's mean loss and, of single answers, discordance.
+
+    Repeats average the discordance away: there the plan's own is kept.
+    """
     designs = []
-    for spec in plan.tasks:
-        if spec.margin is None:
-            continue
-        tables = [
-            c for e in evidence for t in e.tasks if t.task == spec.name and (c := t.primary) is not None
-        ]
-        pairs = sum(t.n for t in tables)
-        lost, gained = sum(t.lost for t in tables), sum(t.gained for t in tables)
-        designs.append(
-            TaskDesign(
-                name=spec.name,
-                n=spec.items,
-                margin=spec.margin,
-                p_d=(lost + gained) / pairs,
-                loss=(lost - gained) / pairs,
-                critical=spec.critical,
-            )
-        )
+    for design in task_designs(plan):
+        tasks = [t for e in evidence for t in e.tasks if t.task == design.name]
+        seen = [c for t in tasks if (c := t.primary) is not None]
+        pairs = sum(c.n for c in seen)
+        lost, gained = sum(c.lost for c in seen) / pairs, sum(c.gained for c in seen) / pairs
+        loss = lost - gained
+        p_d = lost + gained if design.repeats == 1 else max(design.p_d, abs(loss))
+        designs.append(dataclasses.replace(design, p_d=p_d, loss=loss))
     d = plan.decision
     rng = np.random.default_rng(plan.seeds.bootstrap)
     return plan_power(designs, d.suite_margin, rng=rng, alpha=d.effective_alpha)

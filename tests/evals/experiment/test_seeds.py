@@ -181,3 +181,27 @@ def test_seeds_of_a_changed_plan_do_not_mix_with_those_of_the_old_one(
     again = cli("seeds", plan_file(tmp_path / "p.toml", ARMS, tasks), "--seeds", "2", "--out", tmp_path / "s")
     assert again.exit_code == 2
     assert "m-seed001.sqlite: this run was registered with plan" in again.stderr
+
+
+def test_the_prediction_as_seen_keeps_the_plans_repeats_and_exact_size(plan: Plan) -> None:
+    data = plan.model_dump(mode="json")
+    rows = [row(i, passed=True) for i in range(2)]
+    once = summarise(plan, "m", rows, [seen(14, 14)] * 2).predicted_as_seen
+    data["tasks"][0] |= {"p_d": 0.2, "noise_p_d": 0.15, "repeats": 8}
+    repeated = summarise(Plan.model_validate(data), "m", rows, [seen(14, 14)] * 2).predicted_as_seen
+    data["tasks"][0] |= {"repeats": 1}
+    single = summarise(Plan.model_validate(data), "m", rows, [seen(14, 14)] * 2).predicted_as_seen
+    assert repeated != once  # the plan's discordance of single answers, averaged over 8
+    assert single == pytest.approx(once, abs=0.02)  # the discordance that was seen
+    data["tasks"][0] |= {"items": 133, "margin": 0.02, "p_d": 0.02, "noise_p_d": 0.0}
+    data["decision"] |= {"assumed_loss": 0.0, "suite_margin": 0.02}
+    free, held = (
+        summarise(
+            Plan.model_validate(data | {"decision": data["decision"] | {"control_size": c}}),
+            "m",
+            rows,
+            [seen(1, 1)] * 2,
+        ).predicted_as_seen
+        for c in (False, True)
+    )
+    assert held < free
