@@ -1,18 +1,14 @@
 """Which servers run at the same time, and which a resumed run leaves alone."""
 
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cli_runs import cli, error_of, plan_file, rows
-from run_doubles import ScriptedBackend, output
+from run_doubles import output
+from servers_in_place import ServersInPlace
 
 from equipoise.evals.errors import ServerError
 from equipoise.evals.experiment import run
-from equipoise.evals.run_types import Arm
 from equipoise.evals.types import Output, Request, SampleKey
 
 ARMS = [
@@ -25,11 +21,11 @@ TASKS = [{"name": "copy", "critical": True, "items": 20, "margin": 0.1}]
 EACH = [["A1", "A2"], ["B"], ["P"]]
 
 
-class Servers:
-    """Stands in for real servers: notes which arms were up together; an arm can be made to die."""
+class Servers(ServersInPlace):
+    """An arm can be made to die."""
 
     def __init__(self) -> None:
-        self.up: list[list[str]] = []
+        super().__init__()
         self.dying = ""
         self.fit = 9
 
@@ -38,25 +34,11 @@ class Servers:
             raise ServerError(f"the server of {key.arm} died")
         return output("x")
 
-    @asynccontextmanager
-    async def arms_up(
-        self, session: Any, model: Any, group: Sequence[Any], specs: Any
-    ) -> AsyncIterator[list[Arm]]:
-        self.up.append([a.name for a in group])
-        backend = ScriptedBackend(self.answer)
-        yield [Arm(model=model.name, name=a.name, backend=backend) for a in group]
-
 
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Servers:
     servers = Servers()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "model.safetensors").touch()
-    (tmp_path / "model" / "chat_template.jinja").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EQUIPOISE_SGLANG_PYTHON", sys.executable)
-    monkeypatch.setattr(run, "arms_up", servers.arms_up)
+    servers.install(tmp_path, monkeypatch)
     monkeypatch.setattr(run, "servers_that_fit", lambda wanted: min(wanted, servers.fit))
     plan_file(tmp_path / "p.toml", ARMS, TASKS, model_path="model", runner={"concurrency": 1})
     return servers

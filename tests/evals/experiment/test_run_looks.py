@@ -2,21 +2,17 @@
 
 import json
 import sqlite3
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_runs import cli, error_of, plan_file, rows
 from fake_sglang import share
-from run_doubles import ScriptedBackend, output
+from run_doubles import output
+from servers_in_place import ServersInPlace
 
 from equipoise.evals.errors import ServerError
-from equipoise.evals.experiment import run
 from equipoise.evals.journal import Journal
-from equipoise.evals.run_types import Arm
 from equipoise.evals.types import Output, Request, SampleKey
 from equipoise.reports import json as json_report
 from equipoise.reports.model import Report
@@ -35,12 +31,12 @@ SEEN = (50 + 30, 100 + 60)  # items at the looks
 TARGETS = {(task, i.id): i.target for task, n in ITEMS.items() for i in TASKS[task].items(n, 1)}
 
 
-class Servers:
-    """Stands in for real servers: ``wrong`` is the share of wrong answers of each arm."""
+class Servers(ServersInPlace):
+    """``wrong`` is the share of wrong answers of each arm."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.wrong = {"P": 0.5}
-        self.up: list[list[str]] = []
         self.dies_after: int | None = None  # answers of the candidate
         self.given = 0
 
@@ -55,25 +51,11 @@ class Servers:
             return output(target + "x")
         return output(target)
 
-    @asynccontextmanager
-    async def arms_up(
-        self, session: Any, model: Any, group: Sequence[Any], specs: Any
-    ) -> AsyncIterator[list[Arm]]:
-        self.up.append([a.name for a in group])
-        backend = ScriptedBackend(self.answer)
-        yield [Arm(model=model.name, name=a.name, backend=backend) for a in group]
-
 
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Servers:
     servers = Servers()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "model.safetensors").touch()
-    (tmp_path / "model" / "chat_template.jinja").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EQUIPOISE_SGLANG_PYTHON", sys.executable)
-    monkeypatch.setattr(run, "arms_up", servers.arms_up)
+    servers.install(tmp_path, monkeypatch)
     plan()
     return servers
 
