@@ -9,18 +9,32 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from equipoise.evals.errors import PlanError
+from equipoise.evals.plan_errors import explain
+from equipoise.evals.plan_specs import (
+    ArmSpec,
+    DecisionSpec,
+    GenerationSpec,
+    LooksSpec,
+    ModelSpec,
+    Name,
+    RunnerSpec,
+    SeedSpec,
+    Strict,
+    TaskSpec,
+)
 from equipoise.evals.types import ArmRole
 
 __all__ = [
     "ArmSpec",
     "DecisionSpec",
+    "GenerationSpec",
     "LooksSpec",
     "ModelSpec",
     "Plan",
@@ -30,158 +44,25 @@ __all__ = [
     "hash_of",
     "load_plan",
     "parse_plan",
+    "with_suite",
 ]
 
 MAX_PLAN_BYTES = 1 << 20
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
+MAX_TASK_FILE_BYTES = 8 << 20
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModelSpec(_Strict):
-    """A model under test: a checkpoint directory, ``embedded:NAME`` or ``hub:ORG/NAME``.
-
-    ``checkpoints`` gives arms (by name) other weights of the same model: a directory each, which must be the
-    same but for the weights. Only a candidate or a control that we serve may have one.
-    """
-
-    name: Name
-    path: str = Field(min_length=1)
-    checkpoints: dict[str, Annotated[str, Field(min_length=1)]] = {}
-
-
-class ArmSpec(_Strict):
-    """One arm: a variant that we serve ourselves, or a URL that already serves it.
-
-    Arms of one model with the same variant are one server asked twice, each with a prefix-cache
-    namespace of its own.
-    """
-
-    name: Name
-    role: ArmRole
-    variant: str | None = None
-    url: str | None = Field(default=None, pattern=r"^https?://\S+$")
-    api: Literal["sglang", "openai"] = "sglang"
-    served_model: str | None = None  # the model name to ask an OpenAI-compatible endpoint for
-    api_key_env: str | None = None  # name of the environment variable; the key itself is never stored
-    replay: str | None = None  # a run directory whose journal answers instead of a server
-    #: server facts in which this arm alone may differ, beyond those that the plan allows every arm
-    allowed_differences: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "ArmSpec":
-        given = [k for k in ("variant", "url", "replay") if getattr(self, k) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"arm {self.name!r} needs exactly one of variant, url and replay (it has {given or 'none'})"
-            )
-        if self.api == "openai" and self.url is None:
-            raise ValueError(f'arm {self.name!r}: api = "openai" goes with url')
-        if self.api == "openai" and self.served_model is None:
-            raise ValueError(f'arm {self.name!r}: api = "openai" needs served_model')
-        return self
-
-
-class TaskSpec(_Strict):
-    """One task of the plan.
-
-    ``p_d`` is the share of discordant pairs assumed for the power: of single answers, candidate against
-    baseline (for graded scores their mean squared difference); ``noise_p_d`` the same of the baseline asked
-    twice, the part that repeats shrink.
-    ``repeats`` asks every item so many times in every arm. ``temperature`` and ``top_p`` replace the
-    task's own sampling (greedy), the same in every arm; without them repeats show only the server's noise.
-    ``max_kl_nats`` asks a teacher-forced task for a mean KL below it too. Lists of likely tokens that are not
-    the whole vocabulary bound KL from above only with ``max_drop_nats``: the assumption that no token's
-    logprob falls by more than that.
-    """
-
-    name: Name
-    items: int = Field(gt=0, le=1_000_000)
-    critical: bool = False
-    margin: Fraction | None = None  # accuracy tasks
-    margin_nats: float | None = Field(default=None, gt=0)  # teacher-forced tasks
-    max_kl_nats: float | None = Field(default=None, gt=0)
-    max_drop_nats: float | None = Field(default=None, ge=1, le=1000)
-    repeats: int = Field(default=1, ge=1, le=1024)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    p_d: Fraction = 0.045
-    noise_p_d: float = Field(default=0.0, ge=0, lt=0.5)
-
-
-class DecisionSpec(_Strict):
-    """The thresholds of the decision; see evals/policy.py for the rules.
-
-    ``max_attempts`` is how often this candidate may be tried; every test runs at ``effective_alpha``.
-    ``control_size`` lowers the level of each right-or-wrong task until its exact size is at most that.
-    """
-
-    alpha: float = Field(default=0.05, gt=0, le=0.2)
-    max_attempts: int = Field(default=1, ge=1, le=100)
-    control_size: bool = False
-    suite_margin: Fraction
-    assumed_loss: float = Field(default=0.0, ge=0, lt=1)
-    min_joint_power: float = Field(default=0.85, ge=0, lt=1)
-    allow_detected: bool = False
-    require_noise_floor: bool = True
-    require_control: bool = True
-    max_baseline_truncation: float = Field(default=0.02, ge=0, lt=1)
-    max_missing: float = Field(default=0.005, ge=0, lt=1)
-
-    @property
-    def effective_alpha(self) -> float:
-        """One-sided alpha of every test: ``alpha`` split over the attempts that the plan allows."""
-        return self.alpha / self.max_attempts
-
-
-class LooksSpec(_Strict):
-    """Looks at the run before its end, which may stop it as degraded or as futile; see evals/looks.py.
-
-    ``fractions`` are shares of every task's items. ``futility`` stops where sign-off has a probability below
-    ``gamma`` left, at the plan's assumed loss and p_d.
-    """
-
-    fractions: tuple[Fraction, ...] = Field(default=(0.25, 0.5, 0.75), min_length=1, max_length=20)
-    spending: Literal["pocock", "obrien-fleming"] = "pocock"
-    futility: bool = True
-    gamma: float = Field(default=0.02, gt=0, le=0.2)
-
-    @model_validator(mode="after")
-    def _increasing(self) -> "LooksSpec":
-        if any(a >= b for a, b in zip(self.fractions, self.fractions[1:], strict=False)):
-            raise ValueError(f"fractions must increase, got {list(self.fractions)}")
-        return self
-
-
-class RunnerSpec(_Strict):
-    """How the requests are sent; none of it may change an answer's meaning."""
-
-    concurrency: int = Field(default=32, ge=1, le=4096)  # per arm
-    timeout_s: float = Field(default=120.0, gt=0)
-    max_attempts: int = Field(default=4, ge=1, le=20)
-    block_items: int = Field(default=16, ge=1)
-    context_tokens: int = Field(default=4096, ge=64)  # longest prompt + answer, sizes our servers
-
-
-class SeedSpec(_Strict):
-    items: int = Field(default=1, ge=0)
-    schedule: int = Field(default=1, ge=0)
-    bootstrap: int = Field(default=1, ge=0)
-
-
-class Plan(_Strict):
+class Plan(Strict):
     """A whole plan. See tasks/plans/ for examples."""
 
     schema_version: Literal[1]
     name: Name
     description: str = ""
+    suite: str | None = None  # whose tasks are among ``tasks``
     seeds: SeedSpec = SeedSpec()
     decision: DecisionSpec
     runner: RunnerSpec = RunnerSpec()
     looks: LooksSpec | None = None  # None: nothing is looked at before the end
+    generation: GenerationSpec = GenerationSpec()
     models: tuple[ModelSpec, ...] = Field(min_length=1)
     arms: tuple[ArmSpec, ...] = Field(min_length=2)
     tasks: tuple[TaskSpec, ...] = Field(min_length=1)
@@ -228,6 +109,8 @@ class Plan(_Strict):
                     f"task {t.name!r} has no margin_nats: max_kl_nats and max_drop_nats are for "
                     "teacher-forced tasks"
                 )
+            if t.file is not None and t.lm_eval is not None:
+                raise ValueError(f"task {t.name!r}: give it either a file or lm_eval")
             sampled = t.repeats > 1 or t.temperature is not None or t.top_p is not None
             if t.margin_nats is not None and sampled:
                 raise ValueError(
@@ -254,6 +137,12 @@ class Plan(_Strict):
                 if arms[name].role in (ArmRole.BASELINE, ArmRole.BASELINE_REPEAT):
                     raise ValueError(f"{where}: arm {name!r} is the baseline: it serves the model's own path")
         return self
+
+    def generation_of(self, task: TaskSpec) -> GenerationSpec:
+        """How this task's answers are generated: its own settings over the plan's."""
+        found = task.generation.over(self.generation)
+        given = {k: v for k in ("temperature", "top_p") if (v := getattr(task, k)) is not None}
+        return found.model_copy(update=given)
 
     @property
     def content_hash(self) -> str:
@@ -301,14 +190,79 @@ def hash_of(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: Path, *, suites: Path | None = None) -> Plan:
     """Read a plan file.
+
+    Parameters
+    ----------
+    suites : Path or None
+        The folder whose ``NAME.toml`` holds the tasks of ``suite = "NAME"``.
 
     Raises
     ------
     PlanError
         Names the file, the line, the key and the nearest valid key.
     """
+    text = _read_text(path)
+    data = _toml(text, source=str(path))
+    if suites is not None and "suite" in data:
+        data = with_suite(data, suites, source=str(path))
+    for task in _tables(data.get("tasks")):
+        _pin_file(task, path)
+    return _validated(data, source=str(path), text=text)
+
+
+def parse_plan(text: str, *, source: str) -> Plan:
+    """Parse and validate a plan's TOML text; ``source`` names it in errors."""
+    return _validated(_toml(text, source=source), source=source, text=text)
+
+
+def with_suite(data: Mapping[str, Any], suites: Path, *, source: str) -> dict[str, Any]:
+    """A plan's values with the tasks of its suite; what the plan says of such a task itself comes on top.
+
+    Raises
+    ------
+    PlanError
+        There is no such suite; the nearest is named.
+    """
+    known = sorted(p.stem for p in suites.glob("*.toml"))
+    name = data["suite"]
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"suites: {', '.join(known)}"
+        raise PlanError(f"{source}: unknown suite {name!r}; {hint}")
+    path = suites / f"{name}.toml"
+    own = {str(t.get("name")): t for t in _tables(data.get("tasks"))}
+    shared = _tables(_toml(_read_text(path), source=str(path)).get("tasks"))
+    merged = [dict(t) | own.pop(str(t.get("name")), {}) for t in shared]
+    return {**data, "tasks": [*merged, *own.values()]}
+
+
+def _pin_file(task: dict[str, Any], plan: Path) -> None:
+    """A task's file by its whole path and content, so that a changed one is another plan."""
+    given = task.get("file")
+    if not isinstance(given, str) or not given:
+        return
+    path = (plan.parent / given).resolve()
+    where = f"{plan}: task {task.get('name')!r}"
+    try:
+        with path.open("rb") as f:
+            content = f.read(MAX_TASK_FILE_BYTES + 1)
+    except OSError as e:
+        raise PlanError(f"{where}: cannot read {path} ({e.strerror})") from e
+    if len(content) > MAX_TASK_FILE_BYTES:
+        raise PlanError(f"{where}: {path} has more than {MAX_TASK_FILE_BYTES} bytes")
+    digest = hashlib.sha256(content).hexdigest()
+    if task.setdefault("file_sha256", digest) != digest:
+        raise PlanError(f"{where}: {path} has SHA-256 {digest}, not file_sha256")
+    task["file"] = str(path)
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    return [t for t in value if isinstance(t, dict)] if isinstance(value, list) else []
+
+
+def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as e:
@@ -318,78 +272,20 @@ def load_plan(path: Path) -> Plan:
     if len(raw) > MAX_PLAN_BYTES:
         raise PlanError(f"{path}: a plan has at most {MAX_PLAN_BYTES} bytes; this file has {len(raw)}")
     try:
-        return parse_plan(raw.decode("utf-8"), source=str(path))
+        return raw.decode("utf-8")
     except UnicodeDecodeError as e:
         raise PlanError(f"{path}: not UTF-8 text at byte {e.start}; save the plan as UTF-8") from e
 
 
-def parse_plan(text: str, *, source: str) -> Plan:
-    """Parse and validate a plan's TOML text; ``source`` names it in errors."""
+def _toml(text: str, *, source: str) -> dict[str, Any]:
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
         raise PlanError(f"{source}: not valid TOML: {e}") from e
-    return _validated(data, source=source, text=text)
 
 
 def _validated(data: dict[str, Any], *, source: str, text: str) -> Plan:
     try:
         return Plan.model_validate(data)
     except ValidationError as e:
-        raise PlanError("; ".join(_explain(err, source, text) for err in e.errors()[:5])) from e
-
-
-def _explain(err: Any, source: str, text: str) -> str:
-    """One pydantic error in a line: file, line, key, what is wrong, nearest valid key."""
-    loc: tuple[str | int, ...] = err["loc"]
-    line = _line_of(text, loc)
-    where = f"{source}:{line}" if line else source
-    key = ".".join(str(p) for p in loc)
-    if err["type"] == "extra_forbidden":
-        valid = _fields_at(loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), valid, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(valid)}"
-        return f"{where}: unknown key {key!r}; {hint}"
-    message = err["msg"].removeprefix("Value error, ")
-    return f"{where}: {key}: {message}" if key else f"{where}: {message}"
-
-
-def _fields_at(loc: Sequence[str | int]) -> list[str]:
-    """The valid keys of the table at ``loc``."""
-    model: type[BaseModel] = Plan
-    for part in loc:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation
-        candidates = [annotation, *get_args(annotation)]
-        model = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return list(model.model_fields)
-
-
-def _line_of(text: str, loc: Sequence[str | int]) -> int | None:
-    """The 1-based line where the key at ``loc`` stands, as far as a line-wise scan can tell."""
-    tables, key = [p for p in loc if isinstance(p, str)], None
-    index = next((p for p in loc if isinstance(p, int)), None)
-    if len(loc) and isinstance(loc[-1], str):
-        key = tables[-1]
-        tables = tables[:-1]
-    here: list[str] = []
-    seen: dict[str, int] = {}
-    header_line: int | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", line)
-        if header:
-            here = header.group(2).split(".")
-            seen[header.group(2)] = seen.get(header.group(2), -1) + 1
-            if key is not None and [*tables, key] == here and not (index or 0) < seen[header.group(2)]:
-                header_line = number
-            if here == tables and (index is None or seen[header.group(2)] == index):
-                header_line = number
-            continue
-        in_table = here == tables and (index is None or seen.get(".".join(here), 0) == index)
-        if in_table and key is not None and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
-            return number
-        inline = tables and re.match(rf"\s*{re.escape(tables[-1])}\s*=", line)
-        if inline and key is not None and re.search(rf"\b{re.escape(key)}\b", line):
-            return number
-    return header_line
+        raise PlanError("; ".join(explain(err, Plan, source, text) for err in e.errors()[:5])) from e

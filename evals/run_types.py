@@ -1,9 +1,10 @@
 """What a run is made of: arms, work, options, and what the runner needs of a journal."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from equipoise.evals.generation import Generation
 from equipoise.evals.types import Backend, Output, Request, Sample, SampleKey, Task, TaskItem
 
 __all__ = ["Arm", "ArmSummary", "ProgressSink", "RunOptions", "RunSummary", "SampleStore", "WorkItem"]
@@ -30,20 +31,11 @@ class WorkItem:
     task: Task
     item: TaskItem
     repeat: int = 0
-    temperature: float | None = None  # in place of the task's own, as the plan says
-    top_p: float | None = None
+    generation: Generation = field(default_factory=Generation)
 
     def next_request(self, outputs: Sequence[Output]) -> Request | None:
-        """The task's next request with the plan's sampling; None when the item is done."""
-        request = self.task.next_request(self.item, outputs)
-        if request is None:
-            return None
-        sampling = request.sampling
-        if self.temperature is not None:
-            sampling = replace(sampling, temperature=self.temperature)
-        if self.top_p is not None:
-            sampling = replace(sampling, top_p=self.top_p)
-        return replace(request, sampling=sampling)
+        """The task's next request as the plan has answers generated; None when the item is done."""
+        return self.generation.next_request(self.task, self.item, outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

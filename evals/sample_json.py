@@ -10,10 +10,10 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
-from equipoise.evals.types import Output, Sample, SampleKey, TopLogprobs
+from equipoise.evals.types import Output, Sample, SampleKey, ToolCall, TopLogprobs
 
 __all__ = ["canonical_json", "sample_from_json", "sample_to_json"]
 
@@ -44,6 +44,8 @@ def _output_dict(output: Output) -> dict[str, Any]:
         if isinstance(value, TopLogprobs):
             packed = {k: base64.b64encode(getattr(value, k)).decode("ascii") for k in ("ids", "logprobs")}
             row[name] = {"positions": value.positions, "k": value.k, **packed}
+        elif name == "tool_calls" and value is not None:
+            row[name] = [asdict(call) for call in value]
         elif name in _OUTPUT_REQUIRED or value is not None:
             row[name] = value
     return row
@@ -73,6 +75,8 @@ def _output_from(row: Mapping[str, Any]) -> Output:
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
     if values.get("prompt_top_logprobs") is not None:
         values["prompt_top_logprobs"] = _top_logprobs_from(values["prompt_top_logprobs"])
+    if values.get("tool_calls") is not None:
+        values["tool_calls"] = tuple(ToolCall(**call) for call in values["tool_calls"])
     return Output(**values)
 
 

@@ -1,6 +1,6 @@
 """The one data model: what is asked, what came back, how it scored, how two arms pair.
 
-Frozen, slotted, keyword-only dataclasses; no I/O, and nothing of ours is imported here but one leaf.
+Frozen, slotted, keyword-only dataclasses; no I/O, and nothing of ours is imported here but leaves.
 Data flows one way::
 
     Task.items -> TaskItem -> Task.next_request -> Request -> Backend.complete -> Output
@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from equipoise.evals.chat import ChatOptions, Message, ToolCall
 from equipoise.evals.top_logprobs import TopLogprobs
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ArmAnswers",
     "ArmRole",
     "Backend",
+    "ChatOptions",
     "FloatArray",
     "Message",
     "Output",
@@ -37,6 +39,7 @@ __all__ = [
     "ScoreStatus",
     "Task",
     "TaskItem",
+    "ToolCall",
     "TopLogprobs",
 ]
 
@@ -76,16 +79,12 @@ class TaskItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     max_new_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
     ignore_eos: bool = False
@@ -108,7 +107,10 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request; exactly one of ``text``, ``input_ids`` and ``messages`` is given."""
+    """One request; exactly one of ``text``, ``input_ids`` and ``messages`` is given.
+
+    ``chat`` goes with ``messages``.
+    """
 
     sampling: SamplingParams
     text: str | None = None
@@ -116,6 +118,7 @@ class Request:
     messages: tuple[Message, ...] | None = None
     prompt_logprobs: PromptLogprobs | None = None
     output_logprobs: bool = False
+    chat: ChatOptions = field(default_factory=ChatOptions)
 
     def __post_init__(self) -> None:
         if sum(x is not None for x in (self.text, self.input_ids, self.messages)) != 1:
@@ -126,7 +129,9 @@ class Request:
 class Output:
     """One reply of a server.
 
-    ``text`` is None when the server sent null content (never read as an empty answer).
+    ``text`` is None when the server sent null content (never read as an empty answer). ``reasoning`` is what
+    the model thought, where the server (or `settle`, see thinking.py) tells it from the answer.
+    ``tool_calls`` is None where the reply has none.
     ``prompt_logprobs`` holds, for positions ``prompt_logprobs_start`` .. prompt end, the logprob
     (nats) of the token there; the first may be None (nothing precedes it).
     """
@@ -137,6 +142,8 @@ class Output:
     completion_tokens: int
     latency_s: float
     cached_tokens: int | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     output_logprobs: tuple[float, ...] | None = None
     prompt_logprobs_start: int | None = None

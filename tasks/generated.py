@@ -89,13 +89,13 @@ def draw_held_out(task: GeneratedTask, n: int, seed: int) -> list[Draw]:
 
 def score_text(output: Output, target: str) -> Score:
     """Exact match of one reply. Running into the budget is wrong; null content is no answer."""
-    if output.text is None:
-        return Score(value=None, status=ScoreStatus.REFUSED, reason="the server sent null content")
-    extracted = output.text.strip()
+    extracted = None if output.text is None else output.text.strip()
     if output.finish_reason == "length":
         return Score(
             value=0.0, status=ScoreStatus.TRUNCATED, extracted=extracted, reason="ran into max_new_tokens"
         )
+    if extracted is None:
+        return Score(value=None, status=ScoreStatus.REFUSED, reason="the server sent null content")
     return Score(value=float(extracted == target), status=ScoreStatus.SCORED, extracted=extracted)
 
 

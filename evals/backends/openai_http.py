@@ -11,7 +11,7 @@ from equipoise.evals.backends.openai_reply import (
     output_from_chat,
     output_from_completion,
 )
-from equipoise.evals.types import Message, Output, Request, SampleKey, SamplingParams
+from equipoise.evals.types import ChatOptions, Message, Output, Request, SampleKey, SamplingParams
 
 __all__ = ["OpenAIHttp"]
 
@@ -90,9 +90,13 @@ class OpenAIHttp:
         request = Request(text=text, sampling=SamplingParams(max_new_tokens=1))
         return (await self.complete(_PROBE, request)).prompt_tokens
 
-    async def count_chat_tokens(self, messages: Sequence[Message]) -> int:
+    async def count_chat_tokens(self, messages: Sequence[Message], chat: ChatOptions | None = None) -> int:
         """How many prompt tokens the endpoint makes of a conversation."""
-        request = Request(messages=tuple(messages), sampling=SamplingParams(max_new_tokens=1))
+        request = Request(
+            messages=tuple(messages),
+            sampling=SamplingParams(max_new_tokens=1),
+            chat=chat or ChatOptions(),
+        )
         return (await self.complete(_PROBE, request)).prompt_tokens
 
 

@@ -4,13 +4,16 @@ A reply without ``usage`` or ``finish_reason`` is an error, not an answer: trunc
 told from an ending. Null content stays None.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.evals.backends.json_client import JsonClient
-from equipoise.evals.types import Output, Request
+from equipoise.evals.types import ChatOptions, Message, Output, Request, ToolCall
 
-__all__ = ["chat_body", "completion_body", "output_from_chat", "output_from_completion"]
+__all__ = ["chat_body", "completion_body", "output_from_chat", "output_from_completion", "rendering"]
+
+MAX_TOOL_CALLS = 1024
 
 
 def _sampling(request: Request, *, ignore_eos: bool) -> dict[str, Any]:
@@ -18,6 +21,10 @@ def _sampling(request: Request, *, ignore_eos: bool) -> dict[str, Any]:
     body: dict[str, Any] = {"max_tokens": s.max_new_tokens, "temperature": s.temperature}
     if s.top_p != 1.0:
         body["top_p"] = s.top_p
+    if s.top_k is not None:
+        body["top_k"] = s.top_k
+    if s.min_p is not None:
+        body["min_p"] = s.min_p
     if s.stop:
         body["stop"] = list(s.stop)
     if s.seed is not None:
@@ -32,10 +39,38 @@ def chat_body(request: Request, *, model: str, ignore_eos: bool) -> dict[str, An
     assert request.messages is not None
     body = _sampling(request, ignore_eos=ignore_eos)
     body["model"] = model
-    body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    body |= rendering(request.messages, request.chat)
     if request.output_logprobs:
         body["logprobs"] = True
     return body
+
+
+def rendering(messages: Sequence[Message], chat: ChatOptions) -> dict[str, Any]:
+    """The part of a chat body that decides how the prompt is rendered."""
+    body: dict[str, Any] = {"messages": [_message(m) for m in messages]}
+    if chat.tools:
+        body["tools"] = [dict(t) for t in chat.tools]
+    if chat.tool_choice is not None:
+        body["tool_choice"] = chat.tool_choice
+    if chat.reasoning_effort is not None:
+        body["reasoning_effort"] = chat.reasoning_effort
+    if chat.template_kwargs:
+        body["chat_template_kwargs"] = dict(chat.template_kwargs)
+    return body
+
+
+def _message(message: Message) -> dict[str, Any]:
+    row: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        row["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        row["tool_call_id"] = message.tool_call_id
+    return row
 
 
 def completion_body(request: Request, *, model: str) -> dict[str, Any]:
@@ -110,8 +145,39 @@ def output_from_chat(client: JsonClient, path: str, reply: Any, *, latency_s: fl
         completion_tokens=usage["completion_tokens"],
         latency_s=latency_s,
         cached_tokens=_cached(usage),
+        reasoning=_reasoning(client, path, message),
+        tool_calls=_tool_calls(client, path, message.get("tool_calls")),
         output_logprobs=output_logprobs,
     )
+
+
+def _reasoning(client: JsonClient, path: str, message: Mapping[str, Any]) -> str | None:
+    """Thinking under either of its names; an empty one is none."""
+    for name in ("reasoning_content", "reasoning"):
+        value = message.get(name)
+        if value is not None and not isinstance(value, str):
+            client.fail(path, f"the answer's {name} is a {type(value).__name__}, not text")
+        if value:
+            return value
+    return None
+
+
+def _tool_calls(client: JsonClient, path: str, value: Any) -> tuple[ToolCall, ...] | None:
+    """Calls with their arguments as sent; a server that parsed them already gets them as JSON again."""
+    if not value:
+        return None
+    if not isinstance(value, list) or len(value) > MAX_TOOL_CALLS:
+        client.fail(path, f"tool_calls is not a list of at most {MAX_TOOL_CALLS} calls")
+    calls = []
+    for row in value:
+        function = row.get("function") if isinstance(row, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            client.fail(path, "a tool call has no function with a name")
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else json.dumps(arguments)
+        calls.append(ToolCall(name=function["name"], arguments=arguments, id=str(row.get("id") or "")))
+    return tuple(calls)
 
 
 def output_from_completion(

@@ -11,9 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.evals.backends.json_client import JsonClient
-from equipoise.evals.backends.openai_reply import chat_body, output_from_chat
+from equipoise.evals.backends.openai_reply import chat_body, output_from_chat, rendering
 from equipoise.evals.errors import RequestError
-from equipoise.evals.types import Message, Output, PromptLogprobs, Request, SampleKey, TopLogprobs
+from equipoise.evals.types import (
+    ChatOptions,
+    Message,
+    Output,
+    PromptLogprobs,
+    Request,
+    SampleKey,
+    TopLogprobs,
+)
 
 __all__ = ["SglangHttp"]
 
@@ -109,9 +117,11 @@ class SglangHttp:
         """The token ids that the server gives a plain prompt."""
         return await self._tokenize({"prompt": text})
 
-    async def tokenize_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    async def tokenize_chat(
+        self, messages: Sequence[Message], chat: ChatOptions | None = None
+    ) -> tuple[int, ...]:
         """The token ids of a conversation as the server's chat template renders it."""
-        return await self._tokenize({"messages": [{"role": m.role, "content": m.content} for m in messages]})
+        return await self._tokenize(rendering(messages, chat or ChatOptions()))
 
     async def cached_share(self, text: str) -> float:
         """The share of a prompt's tokens that the server finds in this arm's prefix cache, asking it once."""
@@ -176,6 +186,10 @@ def generate_body(request: Request, *, cache_salt: str | None) -> dict[str, Any]
     sampling: dict[str, Any] = {"max_new_tokens": s.max_new_tokens, "temperature": s.temperature}
     if s.top_p != 1.0:
         sampling["top_p"] = s.top_p
+    if s.top_k is not None:
+        sampling["top_k"] = s.top_k
+    if s.min_p is not None:
+        sampling["min_p"] = s.min_p
     if s.stop:
         sampling["stop"] = list(s.stop)
     if s.seed is not None:

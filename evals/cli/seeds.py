@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from equipoise.evals.cli.shell import INTERRUPTED, console, errors_exit, find_plan
-from equipoise.evals.plan import load_plan
+from equipoise.evals.cli.shell import INTERRUPTED, console, errors_exit, read_plan
 
 __all__ = ["seeds"]
 
@@ -25,9 +24,7 @@ def seeds(plan_name: str, seeds: int, first: int, out: Path) -> None:
     from equipoise.evals.experiment.seeds import run_seeds
 
     try:
-        agrees = asyncio.run(
-            run_seeds(load_plan(find_plan(plan_name)), range(first, first + seeds), out, console())
-        )
+        agrees = asyncio.run(run_seeds(read_plan(plan_name), range(first, first + seeds), out, console()))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("interrupted: run the same command again to continue", err=True)
         sys.exit(INTERRUPTED)

@@ -13,7 +13,15 @@ from rich.console import Console
 from equipoise.evals.errors import EquipoiseError, UsageError
 from equipoise.evals.plan import Plan, load_plan
 
-__all__ = ["INTERRUPTED", "console", "errors_exit", "find_plan", "overridden_plan", "plan_overrides"]
+__all__ = [
+    "INTERRUPTED",
+    "console",
+    "errors_exit",
+    "find_plan",
+    "overridden_plan",
+    "plan_overrides",
+    "read_plan",
+]
 
 INTERRUPTED = 130
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +54,11 @@ def find_plan(name: str) -> Path:
     raise UsageError(f"no plan {name!r}: give a path to a TOML file, or one of {known}")
 
 
+def read_plan(name: str) -> Plan:
+    """The plan of this name or path, with its suite's tasks."""
+    return load_plan(find_plan(name), suites=Path(str(files("equipoise.tasks") / "suites")))
+
+
 _OVERRIDES = [
     click.option("--baseline", metavar="VARIANT|URL", help="Use this as the baseline arms' source."),
     click.option("--candidate", metavar="VARIANT|URL", help="Use this as the candidate's source."),
@@ -65,7 +78,7 @@ def plan_overrides(f: F) -> F:
 def overridden_plan(
     name: str, baseline: str | None, candidate: str | None, control: str | None, seed: int | None
 ) -> Plan:
-    plan = load_plan(find_plan(name))
+    plan = read_plan(name)
     if any(x is not None for x in (baseline, candidate, control, seed)):
         plan = plan.with_changes(
             baseline=baseline, candidate=candidate, gross_control=control, item_seed=seed

@@ -1,10 +1,11 @@
 """A plan's tasks and the items they ask, resolved from their names."""
 
-import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from equipoise.evals.errors import PlanError
+from equipoise.evals.experiment.task_source import task_of
+from equipoise.evals.generation import Generation
 from equipoise.evals.plan import Plan, TaskSpec
 from equipoise.evals.run_types import WorkItem
 from equipoise.evals.types import Task, TaskItem
@@ -20,6 +21,7 @@ class Question:
     spec: TaskSpec
     task: Task
     items: Sequence[TaskItem]
+    generation: Generation = field(default_factory=Generation)
 
     @property
     def work(self) -> list[WorkItem]:
@@ -29,8 +31,7 @@ class Question:
                 task=self.task,
                 item=item,
                 repeat=k,
-                temperature=self.spec.temperature,
-                top_p=self.spec.top_p,
+                generation=self.generation,
             )
             for item in self.items
             for k in range(self.spec.repeats)
@@ -49,11 +50,10 @@ def questions_of(plan: Plan, registry: Mapping[str, Task] = TASKS) -> tuple[Ques
 
 
 def _question(plan: Plan, spec: TaskSpec, registry: Mapping[str, Task]) -> Question:
-    task = registry.get(spec.name)
-    if task is None:
-        near = difflib.get_close_matches(spec.name, registry, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(registry)}"
-        raise PlanError(f"plan {plan.name!r}: unknown task {spec.name!r}; {hint}")
+    try:
+        task = task_of(spec, registry)
+    except PlanError as e:
+        raise PlanError(f"plan {plan.name!r}: {e}") from e
     wanted = "margin_nats" if task.kind == "logprob" else "margin"
     if getattr(spec, wanted) is None:
         raise PlanError(f"plan {plan.name!r}: task {spec.name!r} is of kind {task.kind}; give it {wanted}")
@@ -68,4 +68,5 @@ def _question(plan: Plan, spec: TaskSpec, registry: Mapping[str, Task]) -> Quest
         raise PlanError(
             f"plan {plan.name!r}: task {spec.name!r} gives {len(items) - len(ids)} item ids twice"
         )
-    return Question(spec=spec, task=task, items=items)
+    generation = Generation(**plan.generation_of(spec).model_dump())
+    return Question(spec=spec, task=task, items=items, generation=generation)

@@ -49,7 +49,7 @@ def read_model(journal: Journal, plan: Plan, questions: Sequence[Question], mode
                 ScoredSample(
                     key=s.key,
                     content_hash=s.content_hash,
-                    score=question.task.score(items[s.key.item_id], s),
+                    score=question.generation.score(question.task, items[s.key.item_id], s),
                     facts=answer_facts(items[s.key.item_id], s),
                 )
                 for s in found

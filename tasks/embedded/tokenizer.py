@@ -64,7 +64,7 @@ def render_chat(messages: Sequence[Message], *, add_generation_prompt: bool = Tr
     """Token ids of a conversation, as the chat template renders it."""
     ids = [BOS_ID]
     for message in messages:
-        ids += [_ROLE_IDS[message.role], *encode(message.content)]
+        ids += [_ROLE_IDS[message.role], *encode(message.content or "")]
         if message.role == "assistant":
             ids.append(EOS_ID)
     if add_generation_prompt:
