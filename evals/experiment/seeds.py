@@ -8,10 +8,11 @@ Each seed has a journal of its own, so an interrupted call continues where it wa
 import dataclasses
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -21,10 +22,11 @@ from equipoise.evals.errors import UsageError
 from equipoise.evals.evidence import SuiteEvidence
 from equipoise.evals.experiment.arms_up import Session, arms_up
 from equipoise.evals.experiment.checkpoints import resolve_device, resolve_model
+from equipoise.evals.experiment.explained import explain_servers
 from equipoise.evals.experiment.plan_check import pass_probability, predicted_power, task_designs
 from equipoise.evals.experiment.questions import questions_of
 from equipoise.evals.experiment.scored import evidence_of, read_model
-from equipoise.evals.experiment.serving import servers_of
+from equipoise.evals.experiment.serving import ServerSpec, servers_of
 from equipoise.evals.journal import Journal
 from equipoise.evals.plan import ModelSpec, Plan
 from equipoise.evals.policy import decide_model, policy_of
@@ -35,6 +37,7 @@ from equipoise.evals.runner import run
 from equipoise.evals.statistics.plan_power import PlanPower, plan_power
 from equipoise.evals.types import ArmRole
 from equipoise.evals.verdict import Outcome, SuiteVerdict
+from equipoise.quant.variants import Device
 
 __all__ = ["SeedRow", "SeedTable", "primary_plan", "render", "run_seeds", "summarise"]
 
@@ -51,6 +54,15 @@ class SeedRow:
     delta: float
     lower: float
     p_d: float  # discordant share over all tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """The servers of one model, and what SGLang will do in each, by label."""
+
+    device: Device
+    specs: Sequence[ServerSpec]
+    explained: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +114,21 @@ async def run_seeds(plan: Plan, seeds: Sequence[int], out: Path, console: Consol
     UsageError, ServerError, JournalError, InterruptedRunError
         As for a run; a later call goes on where this one stopped.
     """
-    foreign = [a.name for a in primary_plan(plan, seeds[0]).arms if a.variant is None]
+    primary = primary_plan(plan, seeds[0])
+    foreign = [a.name for a in primary.arms if a.variant is None]
     if foreign:
         raise UsageError(
             f"plan {plan.name!r}: seeds serves the arms itself, and arm {foreign[0]!r} is an endpoint or "
             "a replay; give it a variant"
         )
+    device = resolve_device("auto")
+    specs = {m.name: servers_of(primary, m.name, resolve_model(m.path), device) for m in plan.models}
+    explained = {name: explain_servers(servers, device) for name, servers in specs.items()}
     out.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240  once, before anything runs
-    tables = [await _run_model(plan, model, seeds, out, console) for model in plan.models]
+    tables = []
+    for model in plan.models:
+        served = _Served(device=device, specs=specs[model.name], explained=explained[model.name])
+        tables.append(await _run_model(plan, model, seeds, served, out, console))
     text = render(plan, tables)
     (out / "seeds.md").write_text(text, encoding="utf-8")
     (out / "seeds.json").write_text(
@@ -119,11 +138,9 @@ async def run_seeds(plan: Plan, seeds: Sequence[int], out: Path, console: Consol
     return all(t.agrees for t in tables)
 
 
-async def _run_model(
-    plan: Plan, model: ModelSpec, seeds: Sequence[int], out: Path, console: Console
+async def _run_model(  # noqa: PLR0917
+    plan: Plan, model: ModelSpec, seeds: Sequence[int], served: _Served, out: Path, console: Console
 ) -> SeedTable:
-    device = resolve_device("auto")
-    specs = servers_of(primary_plan(plan, seeds[0]), model.name, resolve_model(model.path), device)
     evidence: list[SuiteEvidence] = []
     rows: list[SeedRow] = []
     async with AsyncExitStack() as stack:
@@ -136,9 +153,16 @@ async def _run_model(
                 if len(journal.final_keys()) < len(work) * len(seeded.arms):
                     if arms is None:
                         session = Session(
-                            plan=seeded, questions=questions, journal=journal, console=console, device=device
+                            plan=seeded,
+                            questions=questions,
+                            journal=journal,
+                            console=console,
+                            device=served.device,
+                            explained=served.explained,
                         )
-                        arms = await stack.enter_async_context(arms_up(session, model, seeded.arms, specs))
+                        arms = await stack.enter_async_context(
+                            arms_up(session, model, seeded.arms, served.specs)
+                        )
                     with show_progress() as progress:
                         await run(arms, work, journal, options=_sending(seeded), progress=progress)
                 evidence.append(

@@ -11,7 +11,7 @@ import pytest
 from cli_runs import cli, error_of, plan_file
 
 from equipoise.evals.errors import UsageError
-from equipoise.evals.experiment import explained
+from equipoise.evals.experiment import explained, seeds
 from equipoise.evals.experiment.arms_up import _arm_record
 from equipoise.evals.experiment.explained import explain_servers
 from equipoise.evals.experiment.report_run import _arm
@@ -50,13 +50,20 @@ def specs_of(tmp_path: Path, model: Path) -> list[ServerSpec]:
     return servers_of(load_plan(plan_of(tmp_path, model)), "m", str(model), "cpu")
 
 
-def test_a_launch_that_would_be_wrong_stops_the_run_before_anything_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [("run", "--device", "cpu"), ("seeds", "--seeds", "2")], ids=lambda c: c[0]
+)
+def test_a_launch_that_would_be_wrong_stops_the_run_before_anything_is_there(
+    tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeds, "resolve_device", lambda asked: "cpu")
     # FP8 scales are declared, and neither in the checkpoint nor loaded by this model class.
     wrong = changed(
         tmp_path, quantization_config={"quant_method": "compressed-tensors", "kv_cache_scheme": SCHEME}
     )
     out = tmp_path / "run"
-    said = error_of(cli("run", plan_of(tmp_path, wrong), "--out", out, "--device", "cpu"), code=2)
+    name, *options = command
+    said = error_of(cli(name, plan_of(tmp_path, wrong), "--out", out, *options), code=2)
     for word in (
         "nothing was started",
         "m@fp8_e4m3 (arms B)",
