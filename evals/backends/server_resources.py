@@ -10,8 +10,9 @@ from equipoise.evals.errors import ServerError
 
 __all__ = ["choose_port", "is_free", "servers_that_fit"]
 
-# Below Linux's ephemeral range, so that no outgoing connection takes the port meanwhile.
-PORT_RANGE = (20000, 32000)
+# Below Linux's ephemeral range, so that no outgoing connection takes the port meanwhile, and below the ports
+# (22000 to 29999) that SGLang picks for its process group long before it binds them.
+PORT_RANGE = (10000, 22000)
 # Resident memory of a CPU server without its weights, all processes together.
 CPU_SERVER_BYTES = 2 * 1024**3
 
