@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from equipoise.evals.errors import UsageError
+from equipoise.evals.errors import CheckpointError, UsageError
 from equipoise.quant.capacity import DEFAULT_STATIC_FRACTION, Deployment, capacity_of
 from equipoise.quant.checkpoint import MAX_CONFIG_BYTES, Checkpoint, read_json
 from equipoise.quant.explain.arguments import ServerArguments, parse_arguments
@@ -17,6 +17,7 @@ from equipoise.quant.explain.hardware import Hardware, find_hardware
 from equipoise.quant.explain.launch_checks import evidence_notes, launch_findings, storage_of
 from equipoise.quant.explain.loading import loaded_layers, loading_findings, scale_rows
 from equipoise.quant.explain.model import Explanation, Finding
+from equipoise.quant.explain.override import changes, overridden, parse_override
 from equipoise.quant.explain.pairs import pair_findings
 from equipoise.quant.explain.resolve import resolve
 from equipoise.quant.explain.rows import bytes_per_token, rows_of, with_kernel
@@ -40,6 +41,7 @@ class _Model:
     config: Mapping[str, Any]
     hf_quant_config: Mapping[str, Any] | None
     checkpoint: Checkpoint | None
+    override_note: str = ""  # what --json-model-override-args did
 
 
 def explain(model: str | Path, server_args: Sequence[str], hardware: Hardware | str) -> Explanation:
@@ -60,11 +62,11 @@ def explain(model: str | Path, server_args: Sequence[str], hardware: Hardware | 
     UsageError
         Arguments that SGLang's parser refuses, an unknown model or hardware.
     CheckpointError
-        The checkpoint is damaged or contradicts itself.
+        The checkpoint is damaged or contradicts itself, alone or with ``--json-model-override-args``.
     """
     hardware = find_hardware(hardware) if isinstance(hardware, str) else hardware
     args = parse_arguments(server_args)
-    found = _read(model)
+    found = _with_override(_read(model), args)
     geometry = found.geometry
     on_cpu_dense = hardware.is_cpu and geometry.attention == "dsa"
     if on_cpu_dense:
@@ -93,6 +95,7 @@ def explain(model: str | Path, server_args: Sequence[str], hardware: Hardware | 
     json_found, json_scales = json_findings(context)
     findings = (
         *_unknown(context),
+        *_override_note(found),
         *_too_small(tokens, capacity_note, context),
         *launch_findings(context),
         *declared_findings(context, layers),
@@ -156,6 +159,31 @@ def _read(model: str | Path) -> _Model:
         hf_quant_config=read_json(beside, max_bytes=MAX_CONFIG_BYTES) if beside.exists() else None,
         checkpoint=checkpoint,
     )
+
+
+def _with_override(found: _Model, args: ServerArguments) -> _Model:
+    """The model with ``--json-model-override-args`` over its config."""
+    if args.json_model_override_args is None:
+        return found
+    override = parse_override(args.json_model_override_args)
+    if not override:
+        return found
+    if not found.config:
+        note = "--json-model-override-args is not looked at: a built-in model has no config.json to change"
+        return replace(found, override_note=note)
+    config = overridden(found.config, override)
+    try:
+        geometry = load_geometry(config, name=found.geometry.name)
+    except CheckpointError as e:
+        raise CheckpointError(f"config.json with --json-model-override-args over it: {e}") from e
+    note = "--json-model-override-args changes config.json: " + ", ".join(changes(found.config, override))
+    return replace(found, config=config, geometry=geometry, override_note=note)
+
+
+def _override_note(found: _Model) -> tuple[Finding, ...]:
+    if not found.override_note:
+        return ()
+    return (Finding(kind="note", rule="config-override", message=found.override_note),)
 
 
 def _declared(found: _Model, args: ServerArguments) -> DeclaredKV:

@@ -156,9 +156,6 @@ def _page_size(context: Context) -> list[Finding]:
 
 def _other(context: Context) -> list[Finding]:
     found = []
-    if context.args.json_model_override_args:
-        message = "--json-model-override-args changes the config; what it changes is not looked at here"
-        found.append(Finding(kind="note", rule="config-override", message=message))
     if storage := storage_of(context):
         found.append(
             Finding(

@@ -8,6 +8,7 @@ import pytest
 from installed_sglang import node, source
 from rule_checks_backends import CHECKS as BACKEND_CHECKS
 from rule_checks_launch import CHECKS as LAUNCH_CHECKS
+from rule_checks_override import CHECKS as OVERRIDE_CHECKS
 from rule_checks_scale_file import CHECKS as SCALE_FILE_CHECKS
 from rule_checks_scales import CHECKS as SCALE_CHECKS
 from rule_pins import PINS, pins_of
@@ -16,7 +17,7 @@ from equipoise.quant.explain import RULES
 from equipoise.quant.explain.arguments import KV_CACHE_DTYPES, _parser
 from equipoise.quant.variants import SGLANG_VERSION
 
-CHECKS = LAUNCH_CHECKS | BACKEND_CHECKS | SCALE_CHECKS | SCALE_FILE_CHECKS
+CHECKS = LAUNCH_CHECKS | BACKEND_CHECKS | SCALE_CHECKS | SCALE_FILE_CHECKS | OVERRIDE_CHECKS
 EXECUTED = [r.id for r in RULES.values() if r.evidence == "executed"]
 READ = [r.id for r in RULES.values() if r.evidence == "read"]
 # The CPU server's own flags, and short ones, which SGLang completes.

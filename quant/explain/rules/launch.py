@@ -173,8 +173,10 @@ _SHARED = (
     _rule("capacity", "Weights and KV pool share a static fraction of each GPU's memory "
           "(--mem-fraction-static); where the weights leave nothing, the launch ends with a RuntimeError.",
           "model_executor/pool_configurator.py", "MemoryPoolConfig.__post_init__"),
-    _rule("config-override", "--json-model-override-args changes config.json before anything is resolved.",
-          "configs/model_config.py", "ModelConfig.__init__", "read"),
+    _rule("config-override", "--json-model-override-args is laid over the config as it was read, before "
+          "anything is resolved: sub-configs (one level), rope_scaling and rope_parameters key by key, any "
+          "other value whole.",
+          "utils/hf_transformers/config.py", "get_config"),
 )  # fmt: skip
 
 LAUNCH_RULES: tuple[Rule, ...] = (*_DTYPE, *_LAYOUT, *_BACKENDS, *_EVIDENCE, *_SHARED)

@@ -1,6 +1,7 @@
 """What a clean launch will do: resolution, scales, capacity, words and JSON."""
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -224,3 +225,65 @@ def test_layers_are_told_as_ranges() -> None:
     assert layer_ranges((0, 1, 2, 5, 7, 8)) == "0-2, 5, 7-8"
     assert layer_ranges((4,)) == "4"
     assert layer_ranges(()) == ""
+
+
+def over(**keys: object) -> str:
+    return f"--json-model-override-args={json.dumps(keys)}"
+
+
+def test_an_override_is_laid_over_the_config_before_the_rules_run(write: Write) -> None:
+    plain = write(LLAMA)
+    fewer = explain(plain, [over(num_hidden_layers=2, no_such_key=1)], "H200")
+    assert fewer.bytes_per_token * 3 == explain(plain, [], "H200").bytes_per_token * 2
+    (note,) = (f for f in fewer.notes if f.rule == "config-override")
+    assert note.message.endswith("num_hidden_layers 3 -> 2, no_such_key (not in config.json) 1")
+    # A declared KV scheme turns auto into FP8, and its scales are loaded; without it they are not.
+    declared = explain(write(LLAMA, scales()), [over(**CT)], "H200")
+    assert (declared.kv_cache_dtype, declared.problems) == ("fp8_e4m3", ())
+    assert declared.scales[0].k == (0.5, 0.5)
+    undeclared = explain(write(LLAMA | CT, scales()), [over(quantization_config=None)], "H200")
+    assert undeclared.kv_cache_dtype == "bf16"
+    other = explain(write(LLAMA), [over(architectures=["Qwen3ForCausalLM"], model_type="qwen3")], "H200")
+    assert other.architecture == "Qwen3ForCausalLM"
+
+
+def test_what_kimi_k2_5_says_inside_text_config_is_read_before_the_override(write: Write) -> None:
+    nested = {
+        "model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"],
+        "text_config": KIMI | CT, "vision_config": {},
+    }  # fmt: skip
+    late = explain(write(nested), [over(text_config={"quantization_config": None})], "H200")
+    assert late.kv_cache_dtype == "fp8_e4m3"
+    top = explain(write(nested), [over(text_config={"num_mtp_layers": 1}, quantization_config={})], "H200")
+    assert top.kv_cache_dtype == "bf16"
+    (note,) = (f for f in top.notes if f.rule == "config-override")
+    assert "text_config.num_nextn_predict_layers (not in config.json) 1" in note.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[1]", "is a JSON array, not an object"),
+        ("3", "is a JSON number, not an object"),
+        ("null", "is a JSON null, not an object"),
+    ],
+)
+def test_an_override_that_is_no_json_object_is_refused(write: Write, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--json-model-override-args {said}")):
+        explain(write(LLAMA), [f"--json-model-override-args={text}"], "H200")
+
+
+def test_an_override_that_contradicts_the_config_is_named_as_the_cause(write: Write) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"with --json-model-override-args over it.*num_key_value_heads"
+    ):
+        explain(write(LLAMA), [over(num_key_value_heads=3)], "H200")
+
+
+def test_an_override_of_a_built_in_model_is_said_to_be_left_out() -> None:
+    answer = explain("kimi-k2.6", ["--tp=8", over(num_hidden_layers=2)], "H200")
+    assert answer.bytes_per_token == explain("kimi-k2.6", ["--tp=8"], "H200").bytes_per_token
+    assert any(f.rule == "config-override" and "built-in" in f.message for f in answer.notes)

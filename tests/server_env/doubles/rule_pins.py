@@ -106,13 +106,6 @@ PINS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "if self.forward_metadata.extend_no_prefix: o = self.prefill_wrapper_ragged.forward(",
         ),
     ),
-    "config-override": (
-        (
-            "configs/model_config.py",
-            "ModelConfig.from_server_args",
-            "model_override_args=cfg.json_model_override_args",
-        ),
-    ),
 }
 
 
