@@ -63,7 +63,8 @@ class Part:
 class WeightFormat(Protocol):
     """How a weight [out_features, in_features] is stored.
 
-    ``typical_sqnr_db`` is what Gaussian weights give; ``largest`` the largest magnitude of a code.
+    ``typical_sqnr_db`` is what Gaussian weights give; ``decodes_bfloat16``: ``decode`` also takes a bfloat16
+    ``out`` and rounds to it.
     """
 
     @property
@@ -72,6 +73,8 @@ class WeightFormat(Protocol):
     def row_multiple(self) -> int: ...
     @property
     def needs_amax(self) -> bool: ...
+    @property
+    def decodes_bfloat16(self) -> bool: ...
     @property
     def typical_sqnr_db(self) -> float: ...
 
@@ -132,6 +135,7 @@ class Fp8Block:
     block: tuple[int, int] = (128, 128)
     name: str = "fp8-block"
     needs_amax: bool = False
+    decodes_bfloat16: bool = True
     typical_sqnr_db: float = 31.6
 
     @property
@@ -170,6 +174,7 @@ class Fp8Channel:
     name: str = "fp8-channel"
     row_multiple: int = 1
     needs_amax: bool = False
+    decodes_bfloat16: bool = True
     typical_sqnr_db: float = 31.6
 
     def parts(self, shape: tuple[int, ...]) -> tuple[Part, ...]:
@@ -200,6 +205,7 @@ class Int4Grouped:
     name: str = "int4-g32"
     row_multiple: int = 1
     needs_amax: bool = False
+    decodes_bfloat16: bool = True
     typical_sqnr_db: float = 20.4
 
     def parts(self, shape: tuple[int, ...]) -> tuple[Part, ...]:
@@ -237,6 +243,7 @@ class Nvfp4:
     name: str = "nvfp4"
     row_multiple: int = 1
     needs_amax: bool = True
+    decodes_bfloat16: bool = False
     typical_sqnr_db: float = 20.4
 
     def parts(self, shape: tuple[int, ...]) -> tuple[Part, ...]:
@@ -275,6 +282,7 @@ class Mxfp4:
     name: str = "mxfp4"
     row_multiple: int = 1
     needs_amax: bool = False
+    decodes_bfloat16: bool = False
     typical_sqnr_db: float = 19.0
 
     def parts(self, shape: tuple[int, ...]) -> tuple[Part, ...]:
@@ -308,6 +316,7 @@ class Mxfp8:
     name: str = "mxfp8"
     row_multiple: int = 1
     needs_amax: bool = False
+    decodes_bfloat16: bool = False
     typical_sqnr_db: float = 31.5
 
     def parts(self, shape: tuple[int, ...]) -> tuple[Part, ...]:

@@ -2,18 +2,22 @@
 
 A scale is a descale: stored = x / scale, read = stored * scale. Files that say ``weight_scale_inv`` mean
 the same thing by it. Every encoder divides (the reciprocal of a scale rounds some values to the
-neighbouring code), saturates on its own account and keeps NaN.
+neighbouring code), saturates on its own account and keeps NaN. The torch code below serves where
+:mod:`equipoise.kernels.weight_formats` has no routine; the results are the same bits.
 """
 
 import numpy as np
 import torch
 
+from equipoise.kernels import weight_formats
 from equipoise.kernels.formats import E4M3FN
 from equipoise.quant.weights.tiles import (
     EncodeCounts,
     Scratch,
     count_zeros,
+    counted,
     finite_amax,
+    float32_tile,
     row_tiles,
     to_float32,
 )
@@ -90,6 +94,8 @@ def fp8_block_encode(
     grid = (-(-rows // block_rows), -(-columns // block_columns))
     codes = torch.empty(rows, columns, dtype=torch.float8_e4m3fn) if out is None else out
     scales = torch.empty(grid, dtype=torch.float32) if scale_out is None else scale_out
+    if (done := weight_formats.fp8_encode(x, codes, scales, block=block)) is not None:
+        return codes, scales, counted(x, done)
     scratch = scratch or Scratch()
     whole = columns // block_columns * block_columns
     counts = EncodeCounts()
@@ -125,8 +131,7 @@ def _column_amax(tile: torch.Tensor, scratch: Scratch) -> tuple[torch.Tensor, bo
         bits.masked_fill_(bits >= 0x7F80, 0)
         return bits.amax(0).view(torch.bfloat16).to(torch.float32), False
     values = to_float32(tile, scratch, "amax_input")
-    amax, finite = finite_amax(values.t(), scratch)
-    return amax, finite
+    return finite_amax(values.t(), scratch)
 
 
 def fp8_channel_encode(
@@ -140,6 +145,8 @@ def fp8_channel_encode(
     rows, columns = x.shape
     codes = torch.empty(rows, columns, dtype=torch.float8_e4m3fn) if out is None else out
     scales = torch.empty(rows, 1, dtype=torch.float32) if scale_out is None else scale_out
+    if (done := weight_formats.fp8_encode(x, codes, scales, block=(1, max(1, columns)))) is not None:
+        return codes, scales, counted(x, done)
     scratch = scratch or Scratch()
     counts = EncodeCounts()
     for top, bottom in row_tiles(rows, columns):
@@ -234,15 +241,21 @@ def fp8_block_decode(
     out: torch.Tensor | None = None,
     scratch: Scratch | None = None,
 ) -> torch.Tensor:
-    """Float32 [rows, columns] of block-scaled E4M3: ``code * scale``, rounded once."""
+    """Float32 [rows, columns] of E4M3 in blocks, ``code * scale``; rounded again if ``out`` is bfloat16."""
     values, scratch = _output(codes, out), scratch or Scratch()
     rows, columns = codes.shape
+    scales = scales.to(torch.float32).contiguous()
+    if weight_formats.fp8_decode(codes, scales, values, block=block):
+        return values
     for band in range(scales.shape[0]):
         top, bottom = band * block[0], min(rows, (band + 1) * block[0])
-        row = scales[band].to(torch.float32).repeat_interleave(block[1])[:columns]
+        row = scales[band].repeat_interleave(block[1])[:columns]
         for start, end in row_tiles(bottom - top, columns):
-            tile = values[top + start : top + end]
+            target = values[top + start : top + end]
+            tile = float32_tile(target, scratch)
             decode_e4m3(codes[top + start : top + end], tile, scratch).mul_(row)
+            if tile.dtype != target.dtype:
+                target.copy_(tile)
     return values
 
 
@@ -253,12 +266,19 @@ def fp8_channel_decode(
     out: torch.Tensor | None = None,
     scratch: Scratch | None = None,
 ) -> torch.Tensor:
-    """Float32 [rows, columns]; ``scales`` [rows, 1], [rows] or one value for the whole tensor."""
+    """As :func:`fp8_block_decode`; ``scales`` [rows, 1], [rows] or one value for the whole tensor."""
     values, scratch = _output(codes, out), scratch or Scratch()
-    column = scales.to(torch.float32).reshape(-1, 1)
-    for top, bottom in row_tiles(*codes.shape):
-        tile = decode_e4m3(codes[top:bottom], values[top:bottom], scratch)
+    rows, columns = codes.shape
+    column = scales.to(torch.float32).reshape(-1, 1).contiguous()
+    block = (rows if column.shape[0] == 1 else 1, columns)
+    if codes.numel() and weight_formats.fp8_decode(codes, column, values, block=block):
+        return values
+    for top, bottom in row_tiles(rows, columns):
+        target = values[top:bottom]
+        tile = decode_e4m3(codes[top:bottom], float32_tile(target, scratch), scratch)
         tile.mul_(column if column.shape[0] == 1 else column[top:bottom])
+        if tile.dtype != target.dtype:
+            target.copy_(tile)
     return values
 
 

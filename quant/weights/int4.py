@@ -1,17 +1,21 @@
 """Packed INT4 with one bfloat16 scale for 32 values, as Kimi K2-Thinking, K2.5 and K2.6 ship it.
 
 compressed-tensors calls it ``pack-quantized``: eight codes in an int32, the first in the lowest nibble,
-each stored as code + 8. Codes run from -8 to 7; the scale is amax / 7.5.
+each stored as code + 8. Codes run from -8 to 7; the scale is amax / 7.5. The torch code below serves where
+:mod:`equipoise.kernels.weight_formats` has no routine; the results are the same bits.
 """
 
 import numpy as np
 import torch
 
+from equipoise.kernels import weight_formats
 from equipoise.quant.weights.tiles import (
     EncodeCounts,
     Scratch,
     count_zeros,
+    counted,
     finite_amax,
+    float32_tile,
     row_tiles,
     to_float32,
 )
@@ -50,6 +54,8 @@ def int4_encode(
     rows, columns = x.shape
     packed = torch.empty(rows, columns // 8, dtype=torch.int32) if out is None else out
     scales = torch.empty(rows, columns // group, dtype=torch.bfloat16) if scale_out is None else scale_out
+    if (done := weight_formats.int4_encode(x, packed, scales, group=group)) is not None:
+        return packed, scales, counted(x, done)
     scratch = scratch or Scratch()
     counts = EncodeCounts()
     for top, bottom in row_tiles(rows, columns):
@@ -108,21 +114,26 @@ def int4_decode(
     out: torch.Tensor | None = None,
     scratch: Scratch | None = None,
 ) -> torch.Tensor:
-    """Float32 [rows, columns]: ``(nibble - 8) * scale``. The group size is columns / scales.shape[1].
+    """Float32 [rows, columns]: ``(nibble - 8) * scale``; rounded again if ``out`` is bfloat16.
 
     Parameters
     ----------
     packed : Tensor
         int32 [rows, ceil(columns / 8)]; nibbles beyond ``columns`` are padding.
     scales : Tensor
-        bfloat16, float16 or float32 [rows, groups].
+        bfloat16, float16 or float32 [rows, groups]; a group is columns / groups values.
     """
     scratch = scratch or Scratch()
     rows, groups = scales.shape
     values = torch.empty(rows, columns, dtype=torch.float32) if out is None else out
+    if weight_formats.int4_decode(packed, scales, values):
+        return values
     for top, bottom in row_tiles(rows, columns):
         codes = unpack_nibbles(packed[top:bottom], scratch)
-        tile = values[top:bottom].copy_(codes[:, :columns]).sub_(8.0)
+        target = values[top:bottom]
+        tile = float32_tile(target, scratch).copy_(codes[:, :columns]).sub_(8.0)
         factors = scales[top:bottom].to(torch.float32)[..., None]
         tile.view(bottom - top, groups, columns // groups).mul_(factors)
+        if tile.dtype != target.dtype:
+            target.copy_(tile)
     return values

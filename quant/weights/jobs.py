@@ -173,8 +173,7 @@ class DequantizeJob:
         with ShardReader(self.folder) as reader, ShardWriter(target, self.layout()) as writer:
             for name, weight in self.decoded.items():
                 for slab in weight.decoded_slabs(reader, scratch):
-                    narrow = scratch.take("bfloat16", tuple(slab.shape), torch.bfloat16)
-                    writer.append(name, narrow.copy_(slab))
+                    writer.append(name, slab)
                 tick(sum(info.nbytes for info in weight.parts.values()))
             for name, info in self.copied.items():
                 _copy(reader, writer, name, info, tick)

@@ -96,9 +96,14 @@ class StoredWeight:
         return self.format.decode(slab, columns=self.shape[1], out=out, scratch=scratch)
 
     def decoded_slabs(self, reader: ShardReader, scratch: Scratch) -> Iterator[torch.Tensor]:
-        """Float32 slabs of rows, in order; each is overwritten by the next."""
+        """BF16 slabs of rows, in order: rounded once from float32; each is overwritten by the next."""
         for top, bottom, slab in self.part_slabs(reader):
-            yield self.decode(top, bottom, slab, scratch)
+            out = scratch.take("bfloat16", (bottom - top, self.shape[1]), torch.bfloat16)
+            if self.format.decodes_bfloat16:
+                self.format.decode(slab, columns=self.shape[1], out=out, scratch=scratch)
+            else:
+                out.copy_(self.decode(top, bottom, slab, scratch))
+            yield out
 
 
 def _refuse(checkpoint: Checkpoint, what: str) -> CheckpointError:

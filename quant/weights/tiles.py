@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-__all__ = ["EncodeCounts", "Scratch", "count_zeros", "finite_amax", "row_tiles", "to_float32"]
+from equipoise.kernels.weight_formats import Counts
+
+__all__ = [
+    "EncodeCounts",
+    "Scratch",
+    "count_zeros",
+    "counted",
+    "finite_amax",
+    "float32_tile",
+    "row_tiles",
+    "to_float32",
+]
 
 TILE_ELEMENTS = 512 * 1024  # large enough that calls cost nothing, small enough for the cache
 
@@ -35,6 +46,11 @@ class EncodeCounts:
             flushed_to_zero=self.flushed_to_zero + other.flushed_to_zero,
             nan=self.nan + other.nan,
         )
+
+
+def counted(x: torch.Tensor, counts: Counts) -> EncodeCounts:
+    """What a compiled routine counted in ``x``."""
+    return EncodeCounts(n=x.numel(), **counts._asdict())
 
 
 @dataclass(slots=True)
@@ -73,6 +89,13 @@ def to_float32(x: torch.Tensor, scratch: Scratch, name: str = "x") -> torch.Tens
     if x.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise TypeError(f"weights must be bfloat16, float16 or float32, not {x.dtype}")
     return scratch.take(name, tuple(x.shape), torch.float32).copy_(x)
+
+
+def float32_tile(target: torch.Tensor, scratch: Scratch) -> torch.Tensor:
+    """Where to compute what ``target`` will hold: ``target`` itself if it is float32, else a buffer."""
+    if target.dtype == torch.float32:
+        return target
+    return scratch.take("wide", tuple(target.shape), torch.float32)
 
 
 def finite_amax(groups: torch.Tensor, scratch: Scratch) -> tuple[torch.Tensor, bool]:
