@@ -1,70 +1,40 @@
 """Are the arms the same but for what the plan allows? Checked before the first item.
 
-What is compared: the token ids of fixed probe texts, the rendered conversation if a task needs
-chat, and every fact the servers give about themselves, less a fixed list of facts that do not bear
+What is compared: the token ids of fixed probe texts and of real items' prompts as the servers render
+them, and every fact the servers give about themselves, less a fixed list of facts that do not bear
 on an answer. Two arms on one server must not share pages of the prefix cache. After the run, the
 prompt token counts of every item are compared from the journal.
 """
 
-import hashlib
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from equipoise.evals.errors import ParityError, RequestError
+from equipoise.evals.parity_probes import PROBE_TEXTS, ArmFacts, Probes, RenderedPrompt, probe_arm
 from equipoise.evals.sample_json import canonical_json
 from equipoise.evals.server_facts import IGNORED_FACTS
-from equipoise.evals.types import Backend, Message, Sample
+from equipoise.evals.types import Backend, Sample
 
 __all__ = [
     "ALWAYS_ALLOWED",
-    "ArmFacts",
     "Difference",
     "ParityReport",
     "PromptTokenParity",
     "check_parity",
     "compare_arms",
     "compare_prompt_tokens",
-    "probe_arm",
+    "facts_changed",
 ]
 
 #: What may always differ, because it is what is tested. Everything else must be in the plan.
 ALWAYS_ALLOWED = frozenset({"kv_cache_dtype", "kv_layout"})
 _IGNORED = frozenset(name for names in IGNORED_FACTS.values() for name in names)
 
-#: Spaces, digits, accents, scripts, code and rare bytes: where tokenizers and their settings differ.
-PROBE_TEXTS = (
-    "The quick brown fox jumps over the lazy dog. 1234567890",
-    "  two  spaces\n\tand a tab\r\n\n\nlines ",
-    "caf\u00e9 na\u00efve \u00fcber \u6f22\u5b57 \u0627\u0644\u0639\u0631\u0628\u064a\u0629 \U0001f600",
-    "def f(x):\n    return {'a': [1, 2.5e-3], \"b\": None}  # <s></s> <|im_start|>",
-)
-PROBE_CHAT = (
-    Message(role="user", content="What is 2 + 2?"),
-    Message(role="assistant", content="4"),
-    Message(role="user", content="And 3 + 3?"),
-)
 _MAX_SHOWN = 300  # characters of a fact in a message
 #: A namespace may know the first tokens (BOS, a system prompt) from earlier prompts of its own.
 _MAX_CACHED_SHARE = 0.25
-
-
-@runtime_checkable
-class _Described(Protocol):
-    async def describe(self) -> Mapping[str, Any]: ...
-
-
-@runtime_checkable
-class _Tokenizing(Protocol):
-    async def tokenize(self, text: str) -> tuple[int, ...]: ...
-    async def tokenize_chat(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
-
-
-@runtime_checkable
-class _Counting(Protocol):
-    async def count_prompt_tokens(self, text: str) -> int: ...
-    async def count_chat_tokens(self, messages: Sequence[Message]) -> int: ...
 
 
 @runtime_checkable
@@ -72,17 +42,6 @@ class _PrefixCached(Protocol):
     @property
     def label(self) -> str: ...
     async def cached_share(self, text: str) -> float: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmFacts:
-    """What one arm said about itself. ``tokens`` holds ids, or a count where ids cannot be had."""
-
-    arm: str
-    label: str
-    facts: Mapping[str, Any]
-    tokens: Mapping[str, tuple[int, ...] | int]  # by probe
-    rendered_chat_sha256: str | None = None  # of the token ids of a conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,55 +76,6 @@ class PromptTokenParity:
     compared: int
     mismatched: int
     examples: tuple[tuple[str, str, int, int], ...]
-
-
-async def probe_arm(
-    arm: str, backend: Backend, *, needs_chat: bool, needs_text: bool = True
-) -> ArmFacts | None:
-    """Ask an arm about itself; None where there is no server to ask.
-
-    ``needs_text`` is for endpoints that only chat: without it no plain prompt is sent.
-
-    Raises
-    ------
-    ParityError
-        The model has no chat template although a task needs one.
-    RequestError
-        The server did not answer.
-    """
-    if not isinstance(backend, _Described):
-        return None
-    facts = await backend.describe()
-    tokens: dict[str, tuple[int, ...] | int] = {}
-    chat: tuple[int, ...] | None = None
-    for text in PROBE_TEXTS if needs_text else ():
-        name = f"tokens of {text!r}"
-        if isinstance(backend, _Tokenizing):
-            tokens[name] = await backend.tokenize(text)
-        elif isinstance(backend, _Counting):
-            tokens[name] = await backend.count_prompt_tokens(text)
-    if needs_chat:
-        try:
-            if isinstance(backend, _Tokenizing):
-                chat = tokens["tokens of a conversation"] = await backend.tokenize_chat(PROBE_CHAT)
-            elif isinstance(backend, _Counting):
-                tokens["tokens of a conversation"] = await backend.count_chat_tokens(PROBE_CHAT)
-        except RequestError as e:
-            if "template" not in str(e):
-                raise
-            raise ParityError(
-                f"arm {arm!r} at {backend.label}: a task needs a chat template and the model has none ({e}); "
-                "serve it with --chat-template, or leave out the tasks that need chat"
-            ) from e
-    return ArmFacts(
-        arm=arm,
-        label=backend.label,
-        facts=facts,
-        tokens=tokens,
-        rendered_chat_sha256=None
-        if chat is None
-        else hashlib.sha256(canonical_json(chat).encode()).hexdigest(),
-    )
 
 
 def compare_arms(
@@ -204,7 +114,23 @@ def compare_arms(
                         arm=other.arm, name=name, baseline=_shown(str(a)), value=_shown(str(b)), allowed=False
                     )
                 )
+        for name in sorted(baseline.prompts.keys() & other.prompts.keys()):
+            ours_as, theirs_as = baseline.prompts[name], other.prompts[name]
+            if ours_as != theirs_as:
+                found.append(
+                    Difference(
+                        arm=other.arm,
+                        name=f"prompt of {name}",
+                        baseline=_prompt_shown(ours_as),
+                        value=_prompt_shown(theirs_as),
+                        allowed=False,
+                    )
+                )
     return tuple(found)
+
+
+def _prompt_shown(prompt: RenderedPrompt) -> str:
+    return f"{prompt.tokens} tokens" + (f", SHA-256 {prompt.sha256[:12]}" if prompt.sha256 else "")
 
 
 async def check_parity(
@@ -212,8 +138,7 @@ async def check_parity(
     *,
     baseline: str,
     allowed: Mapping[str, Collection[str]],
-    needs_chat: bool,
-    needs_text: bool = True,
+    probes: Probes,
 ) -> ParityReport:
     """Compare all arms with the baseline.
 
@@ -236,7 +161,7 @@ async def check_parity(
     facts: dict[str, ArmFacts | None] = {}
     for name, backend in backends.items():
         try:
-            facts[name] = await probe_arm(name, backend, needs_chat=needs_chat, needs_text=needs_text)
+            facts[name] = await probe_arm(name, backend, probes)
         except RequestError as e:
             raise RequestError(
                 f"arm {name!r} did not say what it serves: {e}; check the URL and that the server is up, "
@@ -263,6 +188,13 @@ async def check_parity(
         )
     await _check_cache_namespaces(backends)
     return report
+
+
+def facts_changed(before: ArmFacts, now: Mapping[str, Any]) -> tuple[str, ...]:
+    """In what an arm's server is no longer what it was, one line a fact."""
+    names = sorted((before.facts.keys() | now.keys()) - _IGNORED)
+    pairs = ((n, canonical_json(before.facts.get(n)), canonical_json(now.get(n))) for n in names)
+    return tuple(f"{n}: {_shown(b)}, before {_shown(a)}" for n, a, b in pairs if a != b)
 
 
 async def _check_cache_namespaces(backends: Mapping[str, Backend]) -> None:

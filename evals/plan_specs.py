@@ -107,9 +107,9 @@ class TaskSpec(Strict):
     ``repeats`` asks every item so many times in every arm. ``temperature`` and ``top_p`` replace the
     task's own sampling (greedy), the same in every arm; without them repeats show only the server's noise.
     ``generation`` replaces the plan's. ``options`` are the task's own settings (length, depth, subset; see
-    ``equipoise tasks show``). ``file``, relative to the plan, is a task of your own: TOML that names its rows,
-    an lm-eval YAML, or Python, which runs only where EQUIPOISE_TASK_CODE=allow. ``lm_eval`` is a task of lm-eval
-    by its name.
+    ``equipoise tasks show``). ``file``, relative to the plan, is a task of your own: TOML that names its
+    rows, an lm-eval YAML, or Python, which runs only where EQUIPOISE_TASK_CODE=allow. ``lm_eval`` is a task
+    of lm-eval by its name.
     ``max_kl_nats`` asks a teacher-forced task for a mean KL below it too. Lists of likely tokens that are not
     the whole vocabulary bound KL from above only with ``max_drop_nats``: the assumption that no token's
     logprob falls by more than that.

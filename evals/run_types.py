@@ -7,7 +7,16 @@ from typing import Protocol
 from equipoise.evals.generation import Generation
 from equipoise.evals.types import Backend, Output, Request, Sample, SampleKey, Task, TaskItem
 
-__all__ = ["Arm", "ArmSummary", "ProgressSink", "RunOptions", "RunSummary", "SampleStore", "WorkItem"]
+__all__ = [
+    "Arm",
+    "ArmSummary",
+    "ProgressSink",
+    "RunOptions",
+    "RunSummary",
+    "SampleStore",
+    "SampleWatch",
+    "WorkItem",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,13 @@ class SampleStore(Protocol):
 
     def put(self, sample: Sample) -> None: ...
     def flush(self) -> None: ...
+
+
+class SampleWatch(Protocol):
+    """Sees every item before it is asked and every answer; what it raises stops the run."""
+
+    async def before(self, arm: Arm, work: WorkItem) -> None: ...
+    def after(self, arm: Arm, work: WorkItem, sample: Sample) -> None: ...
 
 
 class ProgressSink(Protocol):

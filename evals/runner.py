@@ -33,6 +33,7 @@ from equipoise.evals.run_types import (
     RunOptions,
     RunSummary,
     SampleStore,
+    SampleWatch,
     WorkItem,
 )
 from equipoise.evals.schedule import interleave
@@ -52,6 +53,7 @@ async def run(
     options: RunOptions,
     progress: ProgressSink | None = None,
     stop: StopRequest | None = None,
+    watch: SampleWatch | None = None,
 ) -> RunSummary:
     """Ask everything that ``store`` has not settled yet.
 
@@ -65,6 +67,8 @@ async def run(
         The journal; open for writing.
     stop : StopRequest or None
         Ends the run early; by default SIGINT and SIGTERM do.
+    watch : SampleWatch or None
+        Sees every item and answer, and may stop the run.
 
     Raises
     ------
@@ -81,14 +85,16 @@ async def run(
         raise UsageError("nothing to ask: the plan's tasks have no items, or it has no arms")
     if stop is None:
         with stop_on_signals() as own_stop:
-            return await run(arms, work, store, options=options, progress=progress, stop=own_stop)
+            return await run(
+                arms, work, store, options=options, progress=progress, stop=own_stop, watch=watch
+            )
     started = time.monotonic()
     lanes = _lanes(arms, work, store, options, stop)
     for lane in lanes:
         if progress is not None:
             progress.start(lane.label, total=lane.planned, done=lane.skipped)
     try:
-        await _Run(lanes, store, options, progress, stop).everything()
+        await _Run(lanes, store, options, progress, stop, watch=watch).everything()
     finally:
         store.flush()
     return RunSummary(arms=tuple(lane.summary() for lane in lanes), wall_s=time.monotonic() - started)
@@ -134,7 +140,10 @@ class _Run:
         options: RunOptions,
         progress: ProgressSink | None,
         stop: StopRequest,
+        *,
+        watch: SampleWatch | None,
     ) -> None:
+        self.watch = watch
         self.lanes = lanes
         self.store = store
         self.options = options
@@ -202,6 +211,8 @@ class _Run:
     async def _worker(self, lane: Lane) -> None:
         while (entry := await self._take(lane)) is not None:
             async with self.total:
+                if self.watch is not None:
+                    await self.watch.before(lane.arm, entry.work)
                 sample = await lane.ask(entry)
             if sample is None:  # a stop was requested between two attempts
                 return
@@ -228,6 +239,8 @@ class _Run:
 
     def _save(self, lane: Lane, entry: Entry, sample: Sample) -> None:
         self.store.put(sample)
+        if self.watch is not None:
+            self.watch.after(lane.arm, entry.work, sample)
         if sample.error is None:
             lane.answered += 1
             lane.failures_in_a_row = 0

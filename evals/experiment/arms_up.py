@@ -14,10 +14,12 @@ from equipoise.evals.backends.sglang_server import SglangServer, serve_all
 from equipoise.evals.errors import ParityError, ServerError
 from equipoise.evals.experiment.arm_checkpoint import CHECKPOINT_FACTS
 from equipoise.evals.experiment.attempt_register import AttemptRegister
+from equipoise.evals.experiment.probing import probes_of, recheck
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.serving import ServerSpec, backend_of
 from equipoise.evals.journal import Journal
-from equipoise.evals.parity import ArmFacts, check_parity, compare_arms
+from equipoise.evals.parity import check_parity, compare_arms
+from equipoise.evals.parity_probes import ArmFacts, RenderedPrompt
 from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
 from equipoise.evals.provenance import without_secrets
 from equipoise.evals.run_types import Arm
@@ -71,7 +73,9 @@ async def arms_up(
             backend = backend_of(session.plan, arm, url=url, run_id=directory.resolve().name)
             stack.push_async_callback(backend.close)
             backends[arm.name] = backend
-        await _check_and_record(session, model, group, backends, {a: spec for a, (spec, _) in by_arm.items()})
+        described = await _check_and_record(
+            session, model, group, backends, {a: spec for a, (spec, _) in by_arm.items()}
+        )
         yield [
             Arm(
                 model=model.name,
@@ -81,6 +85,8 @@ async def arms_up(
             )
             for arm in group
         ]
+        # Servers of our own cannot have changed; what stands behind a URL can.
+        await recheck({n: b for n, b in backends.items() if n not in by_arm}, described)
 
 
 def _alive(server: SglangServer) -> Callable[[], Awaitable[None]]:
@@ -101,7 +107,7 @@ async def _check_and_record(
     group: Sequence[ArmSpec],
     backends: dict[str, Backend],
     served_by: dict[str, ServerSpec],
-) -> None:
+) -> Mapping[str, ArmFacts]:
     """Compare the arms and record what their servers are; a difference that matters stops the run."""
     served = {n: b for n, b in backends.items() if not isinstance(b, Replay)}
     for name, backend in backends.items():
@@ -120,7 +126,7 @@ async def _check_and_record(
             served,
             baseline=reference.name,
             allowed=allowed,
-            needs_chat=any(q.task.needs_chat_template for q in session.questions),
+            probes=probes_of(session.questions),
         )
         described = {f.arm: _plain(f) for f in report.arms}
         if reference.role is ArmRole.BASELINE:  # the report shows the differences from the baseline
@@ -138,6 +144,7 @@ async def _check_and_record(
         facts["differences"] = [d for i, d in enumerate(found) if d not in found[:i]]
         facts["arms"] = earlier[-1]["arms"] | facts["arms"]
     session.journal.record("servers", facts)
+    return described
 
 
 def _allowed(plan: Plan, arm: ArmSpec, spec: ServerSpec | None) -> tuple[str, ...]:
@@ -177,6 +184,7 @@ def _arm_record(
         "server": {} if known is None else known.facts,
         "rendered_chat_sha256": None if known is None else known.rendered_chat_sha256,
         "tokens": {k: v if isinstance(v, int) else list(v) for k, v in tokens.items()},
+        "prompts": {} if known is None else {k: dataclasses.asdict(p) for k, p in known.prompts.items()},
     }
 
 
@@ -203,6 +211,7 @@ def _against_earlier(
         label="the journal",
         facts=with_facts[name]["server"],
         tokens={k: v if isinstance(v, int) else tuple(v) for k, v in with_facts[name]["tokens"].items()},
+        prompts={k: RenderedPrompt(**p) for k, p in with_facts[name].get("prompts", {}).items()},
     )
     differences = compare_arms(before, list(described.values()), allowed=allowed)
     forbidden = [d for d in differences if not d.allowed]

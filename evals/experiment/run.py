@@ -26,6 +26,7 @@ from equipoise.evals.experiment.results import JOURNAL_NAME, report_of
 from equipoise.evals.experiment.serving import ServerSpec, servers_of
 from equipoise.evals.experiment.staging import Stage, early_stop, look_taken, stages_of, take_look
 from equipoise.evals.ledger import Ledger
+from equipoise.evals.parity_watch import ParityWatch
 from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
 from equipoise.evals.progress import show_progress
 from equipoise.evals.run_types import Arm, WorkItem
@@ -191,6 +192,7 @@ async def _ask(
 ) -> None:
     """Ask these questions in these arms, and keep a record of it."""
     plan = session.plan
+    watch = ParityWatch()
     with show_progress() as progress:
         summary = await run(
             arms,
@@ -204,8 +206,11 @@ async def _ask(
                 max_attempts=plan.runner.max_attempts,
             ),
             progress=progress,
+            watch=watch,
         )
-    session.journal.record("asked", {"model": model.name, **dataclasses.asdict(summary)})
+    session.journal.record(
+        "asked", {"model": model.name, **dataclasses.asdict(summary), "parity": watch.summary}
+    )
 
 
 def _look_stops(session: Session, model: ModelSpec, stage: Stage) -> bool:

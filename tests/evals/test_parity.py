@@ -11,8 +11,10 @@ from run_doubles import FakeServer, ScriptedBackend, chat_reply, key, output, sa
 from equipoise.evals.backends.openai_http import OpenAIHttp
 from equipoise.evals.backends.sglang_http import SglangHttp
 from equipoise.evals.errors import ParityError, RequestError
-from equipoise.evals.parity import ArmFacts, check_parity, compare_arms, compare_prompt_tokens
-from equipoise.evals.types import Message
+from equipoise.evals.generation import Generation
+from equipoise.evals.parity import check_parity, compare_arms, compare_prompt_tokens, facts_changed
+from equipoise.evals.parity_probes import ArmFacts, Probes
+from equipoise.evals.types import Message, Request, SamplingParams
 
 SERVER = {
     "kv_cache_dtype": "auto",
@@ -72,11 +74,20 @@ class FakeSglang(FakeServer):
     """Enough of a server for the probes: words are tokens, and the prefix cache obeys its salts."""
 
     def __init__(
-        self, *, chat_template: bool = True, salted: bool = True, vocabulary: int = 0, **info: Any
+        self,
+        *,
+        chat_template: bool = True,
+        salted: bool = True,
+        vocabulary: int = 0,
+        system_prompt: bool = False,
+        switches: Sequence[str] = (),
+        **info: Any,
     ) -> None:
         super().__init__(self._answer)
         self.chat_template = chat_template
         self.salted = salted
+        self.system_prompt = system_prompt
+        self.switches = switches
         self.vocabulary = vocabulary
         self.info = {**SERVER, **info}
         self.cache: set[tuple[str | None, str]] = set()
@@ -91,7 +102,10 @@ class FakeSglang(FakeServer):
             if not self.chat_template:
                 message = "tokenizer.chat_template is not set and no template argument was passed"
                 return web.json_response({"message": message}, status=400)
-            return web.json_response({"tokens": [7, len(body["messages"])]})
+            kwargs = body.get("chat_template_kwargs", {})
+            known = [int(bool(kwargs.get(name))) for name in self.switches]
+            extra = [0] if self.system_prompt and len(body["messages"]) == 1 else []
+            return web.json_response({"tokens": [7, len(body["messages"]), *known, *extra]})
         if request.path == "/v1/tokenize":
             return web.json_response({"tokens": [len(w) + self.vocabulary for w in body["prompt"].split()]})
         assert request.path == "/generate"
@@ -113,7 +127,10 @@ async def check(
         }
         try:
             return await check_parity(
-                arms, baseline="A1", allowed=kw.get("allowed", {}), needs_chat=needs_chat
+                arms,
+                baseline="A1",
+                allowed=kw.get("allowed", {}),
+                probes=Probes(needs_chat=needs_chat, **kw.get("probes", {})),
             )
         finally:
             for backend in arms.values():
@@ -158,7 +175,7 @@ async def test_namespaces_are_checked_afresh_when_a_run_is_resumed() -> None:
     for _ in range(2):
         async with server.running():
             arms = {n: SglangHttp(server.url, cache_salt=n) for n in ("A1", "A2")}
-            await check_parity(arms, baseline="A1", allowed={}, needs_chat=False)
+            await check_parity(arms, baseline="A1", allowed={}, probes=Probes(needs_chat=False))
             for backend in arms.values():
                 await backend.close()
 
@@ -179,17 +196,22 @@ async def test_openai_endpoints_are_compared_by_their_token_counts() -> None:
         async with FakeServer(handler(ours)).running() as a, FakeServer(handler(theirs)).running() as b:
             arms = {n: OpenAIHttp(s.url, model="m") for n, s in (("A", a), ("B", b))}
             if ours == theirs:
-                await check_parity(arms, baseline="A", allowed={}, needs_chat=True)
+                await check_parity(arms, baseline="A", allowed={}, probes=Probes(needs_chat=True))
             else:
                 with pytest.raises(ParityError, match="tokens of a conversation"):
-                    await check_parity(arms, baseline="A", allowed={}, needs_chat=True, needs_text=False)
+                    await check_parity(
+                        arms, baseline="A", allowed={}, probes=Probes(needs_chat=True, needs_text=False)
+                    )
             for backend in arms.values():
                 await backend.close()
 
 
 async def test_an_arm_without_a_server_is_reported_as_unchecked() -> None:
     report = await check_parity(
-        {"A": ScriptedBackend(), "B": ScriptedBackend()}, baseline="A", allowed={}, needs_chat=False
+        {"A": ScriptedBackend(), "B": ScriptedBackend()},
+        baseline="A",
+        allowed={},
+        probes=Probes(needs_chat=False),
     )
     assert report.unchecked == ("A", "B")
 
@@ -199,7 +221,7 @@ async def test_a_server_that_does_not_answer_is_not_a_difference(tmp_path: Path)
         url = server.url
     backend = SglangHttp(url)
     with pytest.raises(RequestError, match="cannot connect"):
-        await check_parity({"A": backend}, baseline="A", allowed={}, needs_chat=False)
+        await check_parity({"A": backend}, baseline="A", allowed={}, probes=Probes(needs_chat=False))
     await backend.close()
 
 
@@ -213,3 +235,46 @@ def test_prompt_token_counts_are_compared_item_by_item() -> None:
     assert (found.compared, found.mismatched, found.examples) == (3, 1, (("echo", "3", 7, 8),))
     assert key(1).task == "echo"
     assert Message(role="user", content="x").role == "user"
+
+
+ASKED = Request(
+    messages=(Message(role="user", content="one two"),),
+    sampling=SamplingParams(max_new_tokens=8),
+)
+
+
+async def test_a_real_items_prompt_must_be_rendered_alike() -> None:
+    probes = {"prompts": {"task t item 1": ASKED}}
+    report = await check(FakeSglang(), FakeSglang(), probes=probes)
+    assert [f.prompts["task t item 1"].tokens for f in report.arms] == [2, 2, 2]
+    with pytest.raises(ParityError, match=r"arm 'B' prompt of task t item 1: 3 tokens, SHA-256 \w+ \(base"):
+        await check(FakeSglang(), FakeSglang(system_prompt=True), probes=probes)
+
+
+@pytest.mark.parametrize(
+    ("generation", "refused"),
+    [
+        (Generation(thinking="on"), None),
+        (Generation(thinking="off"), None),
+        (Generation(thinking="on", template_kwargs={"think_mode": "x"}), "template_kwargs.think_mode"),
+        (Generation(reasoning_effort="high"), "reasoning_effort"),
+        (Generation(template_kwargs={"enable_thinking": True}), None),
+    ],
+)
+async def test_a_switch_that_the_chat_template_ignores_is_refused(
+    generation: Generation, refused: str | None
+) -> None:
+    server, probes = FakeSglang(switches=("enable_thinking",)), {"generations": [generation]}
+    if refused is None:
+        await check(server, server, probes=probes)
+        return
+    with pytest.raises(ParityError, match=f"arm 'A1' at http.*does not know {refused}: the prompt"):
+        await check(server, server, probes=probes)
+
+
+def test_a_server_that_changed_since_is_told_by_the_fact() -> None:
+    before = facts("B")
+    assert facts_changed(before, {**SERVER, "port": 9, "random_seed": 3}) == ()
+    assert facts_changed(before, {**SERVER, "kv_cache_dtype": "fp8_e4m3"}) == (
+        'kv_cache_dtype: "fp8_e4m3", before "auto"',
+    )
