@@ -123,8 +123,9 @@ def _is_matrix(name: str, info: TensorInfo, checkpoint: Checkpoint) -> bool:
         )
     if len(info.shape) == 3 and ".experts." in name:
         raise CheckpointError(
-            f"{checkpoint.path}: {name} holds all experts in one tensor, a layout that servers do not load "
-            "quantized; save the model with one tensor for each expert"
+            f"{checkpoint.path}: {name} holds all experts in one tensor, which SGLang does not load for Kimi "
+            "and GLM; take the original release, or split it into experts.N.gate_proj.weight (the first half "
+            "of gate_up_proj's rows), experts.N.up_proj.weight and experts.N.down_proj.weight"
         )
     if not name.endswith(".weight") or len(info.shape) != 2:
         return False
