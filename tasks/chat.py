@@ -23,6 +23,7 @@ from equipoise.evals.types import (
 )
 from equipoise.tasks.graders.grade import Grade
 from equipoise.tasks.heldout import content_hash
+from equipoise.tasks.reference import reply
 from equipoise.tasks.rows import Row, RowSource, load_rows, sample_rows
 
 __all__ = ["ChatQuestion", "ChatTask", "settled_score"]
@@ -80,6 +81,18 @@ class ChatTask(ABC):
             rows += [(source, index, row, local) for index, row in enumerate(found)]
         drawn = sample_rows([{"at": i} for i in range(len(rows))], n, seed, name=self.name)
         return [self._item(*rows[at]) for at, _ in drawn]
+
+    def count(self) -> int:
+        """How many rows the data has here."""
+        return sum(len(load_rows(source)[0]) for source in self.sources)
+
+    def right(self, item: TaskItem) -> Sequence[Output] | None:
+        """The target itself; tasks whose target is no answer say what is."""
+        return (reply(item.target),)
+
+    def wrong(self, item: TaskItem) -> Sequence[Output] | None:
+        """An answer that says nothing."""
+        return (reply("I would rather not say."),)
 
     def _item(self, source: RowSource, index: int, row: Row, local: bool) -> TaskItem:
         where = f"{self.name} row {index}" + (f" of {source.label}" if source.label else "")

@@ -31,6 +31,7 @@ from equipoise.evals.types import (
 from equipoise.tasks.generated import MAX_NEW_TOKENS, Draw, GeneratedTask, draw_held_out, score_text
 from equipoise.tasks.heldout import content_hash
 from equipoise.tasks.kv_retrieval import draw_keys, table_text
+from equipoise.tasks.reference import reply
 
 __all__ = ["DialogRecall", "draw_chain_table"]
 
@@ -101,6 +102,22 @@ class DialogRecall(GeneratedTask):
         return Request(
             sampling=SamplingParams(max_new_tokens=MAX_NEW_TOKENS, stop=("\n",)), messages=tuple(messages)
         )
+
+    def right(self, item: TaskItem) -> Sequence[Output] | None:
+        """Each turn's answer, read off the table."""
+        text, _, key = item.inputs["question"].removeprefix("K:").rpartition("?")
+        table = dict(pair.split("=") for pair in text.split(";") if pair)
+        replies = []
+        for _ in range(item.inputs["turns"]):
+            key = table[key]
+            replies.append(reply(key))
+        return replies
+
+    def wrong(self, item: TaskItem) -> Sequence[Output] | None:
+        """Right but for the last turn."""
+        replies = self.right(item)
+        assert replies is not None, "every table has its answers"
+        return (*replies[:-1], reply(f"{item.target}0"))
 
     def score(self, item: TaskItem, sample: Sample) -> Score:
         """1.0 if the last turn's reply is the target and no turn is missing."""

@@ -17,6 +17,7 @@ from equipoise.evals.types import (
     TaskItem,
 )
 from equipoise.tasks.heldout import content_hash, is_held_out
+from equipoise.tasks.reference import reply
 
 __all__ = ["Draw", "GeneratedTask", "SingleTurnTask", "draw_held_out", "score_text"]
 
@@ -129,6 +130,14 @@ class SingleTurnTask(GeneratedTask):
             sampling=SamplingParams(max_new_tokens=MAX_NEW_TOKENS, stop=("\n",)),
             messages=(Message(role="user", content=item.inputs["question"]),),
         )
+
+    def right(self, item: TaskItem) -> Sequence[Output] | None:
+        """The target."""
+        return (reply(item.target),)
+
+    def wrong(self, item: TaskItem) -> Sequence[Output] | None:
+        """Not the target."""
+        return (reply(f"{item.target}0"),)
 
     def score(self, item: TaskItem, sample: Sample) -> Score:
         """1.0 if the reply is exactly the target."""

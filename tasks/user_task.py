@@ -71,7 +71,7 @@ class UserTask(ChatTask):
             protocol="chat",
             licence=self._file.licence or "not stated",
             citation=self._file.citation,
-            items=sum(1 for _ in read_rows(self._data)),
+            items=self.count(),
             clusters=self._file.cluster,
         )
 
@@ -82,6 +82,10 @@ class UserTask(ChatTask):
         )
         drawn = sample_rows(list(read_rows(self._data)), n, seed, name=self.name)
         return [self._item(source, index, row, True) for index, row in drawn]
+
+    def count(self) -> int:
+        """How many rows the file has."""
+        return sum(1 for _ in read_rows(self._data))
 
     def parse(self, row: Row, *, source: RowSource, local: bool) -> ChatQuestion:
         f = self._file

@@ -16,6 +16,7 @@ from equipoise.evals.cli.run import report, run
 from equipoise.evals.cli.seeds import seeds
 from equipoise.evals.cli.serve import doctor, serve
 from equipoise.evals.cli.stats import stats
+from equipoise.evals.cli.tasks import tasks
 
 __all__ = ["main"]
 
@@ -26,5 +27,5 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, compare, plan, ledger, stats, quant, serve, doctor, seeds):
+for command in (run, report, compare, plan, ledger, stats, tasks, quant, serve, doctor, seeds):
     main.add_command(command)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from equipoise.evals.cli.shell import INTERRUPTED, console, errors_exit, overridden_plan, plan_overrides
+from equipoise.evals.cli.shell import (
+    INTERRUPTED,
+    console,
+    data_dir_option,
+    errors_exit,
+    overridden_plan,
+    plan_overrides,
+)
 
 __all__ = ["report", "run"]
 
@@ -78,6 +85,7 @@ def run(
     show_default=True,
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Write to a file instead of standard output.")
+@data_dir_option
 @errors_exit
 def report(run_dir: Path, format_: str, output: Path | None) -> None:
     """Analyse the journal in RUN_DIR again and print its report; exits by the verdict."""

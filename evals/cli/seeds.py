@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from equipoise.evals.cli.shell import INTERRUPTED, console, errors_exit, read_plan
+from equipoise.evals.cli.shell import INTERRUPTED, console, data_dir_option, errors_exit, read_plan
 
 __all__ = ["seeds"]
 
@@ -18,6 +18,7 @@ __all__ = ["seeds"]
 )
 @click.option("--first", type=int, default=1, show_default=True, help="The first item seed.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/seeds"), show_default=True)
+@data_dir_option
 @errors_exit
 def seeds(plan_name: str, seeds: int, first: int, out: Path) -> None:
     """Repeat PLAN over item seeds: does the pass fraction agree with the predicted power?"""

@@ -1,5 +1,6 @@
 """What every command shares: errors that exit with their code, plans by name, consoles."""
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -16,11 +17,13 @@ from equipoise.evals.plan import Plan, load_plan
 __all__ = [
     "INTERRUPTED",
     "console",
+    "data_dir_option",
     "errors_exit",
     "find_plan",
     "overridden_plan",
     "plan_overrides",
     "read_plan",
+    "suites_folder",
 ]
 
 INTERRUPTED = 130
@@ -54,10 +57,32 @@ def find_plan(name: str) -> Path:
     raise UsageError(f"no plan {name!r}: give a path to a TOML file, or one of {known}")
 
 
+def suites_folder() -> Path:
+    """Where the suites that ship are."""
+    return Path(str(files("equipoise.tasks") / "suites"))
+
+
 def read_plan(name: str) -> Plan:
     """The plan of this name or path, with its suite's tasks."""
-    return load_plan(find_plan(name), suites=Path(str(files("equipoise.tasks") / "suites")))
+    return load_plan(find_plan(name), suites=suites_folder())
 
+
+def _use_data_dir(_: click.Context, __: click.Parameter, value: Path | None) -> None:
+    if value is None:
+        return
+    if not value.is_dir():
+        raise click.BadParameter(f"{value} is not a directory")
+    os.environ["EQUIPOISE_DATA"] = str(value.resolve())
+
+
+#: Sets EQUIPOISE_DATA, which tasks read.
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=_use_data_dir,
+    help="Read data sets from this directory instead of the hub (EQUIPOISE_DATA).",
+)
 
 _OVERRIDES = [
     click.option("--baseline", metavar="VARIANT|URL", help="Use this as the baseline arms' source."),
@@ -70,7 +95,7 @@ _OVERRIDES = [
 
 
 def plan_overrides(f: F) -> F:
-    for option in reversed(_OVERRIDES):
+    for option in (data_dir_option, *reversed(_OVERRIDES)):
         f = option(f)
     return f
 
