@@ -21,7 +21,7 @@ _Rows = Sequence[Sequence[tuple[Score, AnswerFacts]]]  # [n, repeats]
 
 
 def answer_facts(item: TaskItem, sample: Sample) -> AnswerFacts:
-    """Facts of one sample over all its turns; nothing is known of one without a reply.
+    """Facts of one sample over all its turns, thinking included; nothing is known of one without a reply.
 
     Where the requests scored a given text, nothing of what came back is an answer of the model's own.
     """
@@ -33,12 +33,13 @@ def answer_facts(item: TaskItem, sample: Sample) -> AnswerFacts:
         return AnswerFacts(prompt_tokens=prompt_tokens)
     loops = (
         find_repetition(
-            o.text or "",
+            part,
             token_ids=o.token_ids,
             truncated=o.finish_reason == "length",
             expected=item.target,
         )
         for o in outputs
+        for part in ((o.text or "",) if o.reasoning is None else (o.reasoning, o.text or ""))
     )
     return AnswerFacts(
         prompt_tokens=prompt_tokens,

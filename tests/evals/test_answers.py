@@ -35,6 +35,7 @@ def test_a_loop_in_any_turn_is_degenerate() -> None:
     assert not answer_facts(ITEM, sample(output("49" * 30))).degenerate
     assert answer_facts(ITEM, sample(output("x", token_ids=(7,) * 300))).degenerate
     assert not answer_facts(ITEM, sample(output(None))).degenerate
+    assert answer_facts(ITEM, sample(output("yes", reasoning="wait, " * 300))).degenerate
 
 
 def test_scored_text_and_errors_say_nothing_about_answers() -> None:
