@@ -5,7 +5,7 @@ Example::
     data = "questions.jsonl"            # beside this file; or .json, .jsonl.gz, .tsv
     prompt = "{question}\\nAnswer with a number only."
     target = "{answer}"
-    grader = "number"                   # a name in graders/named.py
+    grader = "number"                   # a name in graders/named.py, or "regex" with a pattern
     licence = "CC-BY-4.0"
 
 Placeholders are fields of a row; nothing in a template is executed.
@@ -27,10 +27,12 @@ from equipoise.tasks.card import TaskCard
 from equipoise.tasks.chat import ChatQuestion, ChatTask
 from equipoise.tasks.graders.grade import Grade
 from equipoise.tasks.graders.named import GRADERS, Grader
+from equipoise.tasks.graders.pattern import PatternGrader
 from equipoise.tasks.rows import Row, RowSource, read_rows, sample_rows
 
 __all__ = ["UserTask", "load_python_task", "load_toml_task"]
 
+REGEX = "regex"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_.-]{1,64})\}|(\{\{)|(\}\})")
 
 
@@ -41,6 +43,7 @@ class _TaskFile(BaseModel):
     prompt: Annotated[str, Field(min_length=1)]
     target: Annotated[str, Field(min_length=1)]
     grader: str = "exact"
+    pattern: str = ""  # of the grader "regex"
     system: str = ""
     cluster: str = ""  # a field whose value rows of one document share
     strata: tuple[str, ...] = ()  # fields by which reports explore
@@ -61,7 +64,7 @@ class UserTask(ChatTask):
         self.max_new_tokens = file.max_new_tokens
         self.sources = ()
         self._file, self._data = file, data
-        self._grader: Grader = GRADERS[file.grader]
+        self._grader: Grader = PatternGrader(file.pattern) if file.grader == REGEX else GRADERS[file.grader]
 
     @property
     def card(self) -> TaskCard:
@@ -142,13 +145,19 @@ def load_toml_task(path: Path, *, name: str) -> Task:
         raise UsageError(f"task {name!r}: {path}: {found}; keys: {', '.join(_TaskFile.model_fields)}") from e
     except ValueError as e:
         raise UsageError(f"task {name!r}: {path}: not valid TOML: {e}") from e
-    if file.grader not in GRADERS:
-        raise UsageError(f"task {name!r}: {path}: no grader {file.grader!r}; there are {', '.join(GRADERS)}")
+    known = (*GRADERS, REGEX)
+    if file.grader not in known:
+        raise UsageError(f"task {name!r}: {path}: no grader {file.grader!r}; there are {', '.join(known)}")
+    if (file.grader == REGEX) != bool(file.pattern):
+        raise UsageError(f"task {name!r}: {path}: pattern goes with grader = {REGEX!r}, and it needs one")
     data = path.parent / file.data
     if not data.is_file():
         raise UsageError(f"task {name!r}: {path}: its data {data} is not a file")
     digest = hashlib.sha256(raw + data.read_bytes()).hexdigest()
-    return UserTask(file, name=name, data=data, digest=digest)
+    try:
+        return UserTask(file, name=name, data=data, digest=digest)
+    except ValueError as e:
+        raise UsageError(f"task {name!r}: {path}: {e}") from e
 
 
 def load_python_task(path: Path, *, name: str) -> Task:
