@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from equipoise.tasks.graders.choice import grade_choice
 from equipoise.tasks.graders.grade import Grade
+from equipoise.tasks.graders.math import grade_math
+from equipoise.tasks.graders.number import grade_number
 
 __all__ = ["GRADERS", "Grader"]
 
-#: (answer, target) -> grade; never raises, takes bounded time.
+#: (answer, target) -> grade; bounded time. Raises ValueError for a target that it cannot grade by, whatever
+#: the answer, and never for an answer.
 Grader = Callable[[str, str], Grade]
 
 
@@ -21,4 +25,14 @@ def _contains(answer: str, target: str) -> Grade:
     return Grade(value=float(found), extracted=answer.strip(), reason="" if found else "not in the answer")
 
 
-GRADERS: Mapping[str, Grader] = MappingProxyType({"exact": _exact, "contains": _contains})
+def _choice(answer: str, target: str) -> Grade:
+    return grade_choice(answer, target)
+
+
+def _number(answer: str, target: str) -> Grade:
+    return grade_number(answer, target)
+
+
+GRADERS: Mapping[str, Grader] = MappingProxyType(
+    {"exact": _exact, "contains": _contains, "choice": _choice, "number": _number, "math": grade_math}
+)

@@ -1,7 +1,7 @@
 """Kimi's chat format and tokenizer, as a measure of what our prompts become.
 
-The format is that of Kimi K2's chat template: a turn is ``<|im_CLASS|>NAME<|im_middle|>BODY<|im_end|>``, tools
-are declared first, as compact JSON. Vocabulary and control tokens are read from
+The format is that of Kimi K2's chat template: a turn is ``<|im_CLASS|>NAME<|im_middle|>BODY<|im_end|>``,
+tools are declared first, as compact JSON. Vocabulary and control tokens are read from
 ``EQUIPOISE_DATA/kimi_tokenizer``.
 """
 
@@ -41,7 +41,7 @@ _PATTERN = "|".join(
 
 @cache
 def tokenizer() -> tiktoken.Encoding:
-    """The tokenizer with its control tokens; skips the test that asks for it where its files are not there."""
+    """The tokenizer with its control tokens; skips the test that asks where its files are not there."""
     folder = Path(os.environ.get("EQUIPOISE_DATA", "")) / "kimi_tokenizer"
     if not (folder / "tiktoken.model").is_file():
         pytest.skip("EQUIPOISE_DATA has no kimi_tokenizer/tiktoken.model")
