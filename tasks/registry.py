@@ -9,6 +9,7 @@ from equipoise.tasks.arc_easy import ArcEasy
 from equipoise.tasks.brackets import Brackets
 from equipoise.tasks.copy import Copy
 from equipoise.tasks.dialog_recall import DialogRecall
+from equipoise.tasks.ifeval import IFEval
 from equipoise.tasks.kv_retrieval import KvRetrieval
 from equipoise.tasks.lambada import Lambada
 from equipoise.tasks.logprob import Logprob
@@ -27,5 +28,6 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "logprob": Logprob(),
         "arc_easy": ArcEasy(),
         "lambada": Lambada(),
+        "ifeval": IFEval(),
     }
 )
