@@ -14,12 +14,13 @@ from equipoise.quant.weights.configs import (
     with_quantization,
     without_quantization,
 )
+from equipoise.quant.weights.declared import scheme_of
 from equipoise.quant.weights.engine import Progress, run_parallel
 from equipoise.quant.weights.formats import WEIGHT_FORMATS, WeightFormat
 from equipoise.quant.weights.jobs import AmaxJob, ConvertJob, DequantizeJob, Tick
 from equipoise.quant.weights.making import Conversion, LosslessPlan, Prepared, make, open_source
 from equipoise.quant.weights.names import FORMAT_NAMES, LOSSLESS_FORMAT
-from equipoise.quant.weights.schemes import StoredWeight, scheme_of, stored_weights
+from equipoise.quant.weights.schemes import StoredWeight, stored_weights
 from equipoise.quant.weights.selection import Selection, check_against_config, merged_with, module_of, select
 
 __all__ = [
@@ -94,7 +95,7 @@ def dequantize(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
-    """Decode a quantized checkpoint (ours or the field's, see :mod:`schemes`) to BF16.
+    """Decode a quantized checkpoint (ours or the field's, see :mod:`declared`) to BF16.
 
     A decoded value is ``code * scale`` in float32, rounded once to bfloat16. Scales of activations and of
     the KV cache are dropped, and named in the result. A lossless checkpoint comes back byte for byte.

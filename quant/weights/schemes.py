@@ -1,19 +1,16 @@
-"""Quantized weights as they are found in a checkpoint: ours and the field's, told by config and tensors.
+"""Quantized weights as they are found in a checkpoint, ours and the field's: which tensors hold which.
 
-Read are: ``fp8`` (blocks or one scale a tensor) and ``mxfp8`` as SGLang and transformers use them;
-compressed-tensors' float-quantized, pack-quantized (symmetric 4 bit), nvfp4-, mxfp4-pack-quantized and
-mxfp8-quantized; modelopt's NVFP4 and FP8. Anything else is refused by name.
+What the config says is read in :mod:`equipoise.quant.weights.declared`; here it is held against the tensors.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from equipoise.evals.errors import CheckpointError
 from equipoise.quant.checkpoint import Checkpoint, TensorInfo
-from equipoise.quant.weights.configs import quantization_of
+from equipoise.quant.weights.declared import Scheme
 from equipoise.quant.weights.formats import (
     Fp8Block,
     Fp8Channel,
@@ -25,8 +22,9 @@ from equipoise.quant.weights.formats import (
 )
 from equipoise.quant.weights.shards import ShardReader
 from equipoise.quant.weights.tiles import Scratch
+from equipoise.quant.weights.zero_points import Int4ZeroPoint, unpack_zero_points
 
-__all__ = ["Scheme", "StoredWeight", "scheme_of", "stored_weights"]
+__all__ = ["StoredWeight", "stored_weights"]
 
 SLAB_ELEMENTS = 2 * 1024 * 1024
 # Tensors beside a quantized weight that a BF16 checkpoint has no use for.
@@ -34,25 +32,6 @@ DROPPED_SUFFIXES = (
     ".input_scale", ".input_global_scale", ".weight_zero_point", ".k_scale", ".v_scale", ".q_scale",
     ".prob_scale", ".output_scale",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """How a checkpoint says its weights are stored.
-
-    ``names`` maps our name of each part to the one in this checkpoint; ``inverse_global``: the tensor's scale
-    is stored as its reciprocal (compressed-tensors' NVFP4).
-    """
-
-    described: str
-    format: WeightFormat
-    names: Mapping[str, str]
-    inverse_global: bool = False
-
-    @property
-    def codes(self) -> str:
-        """The suffix of the tensor that holds the codes."""
-        return next(iter(self.names.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,105 +85,6 @@ class StoredWeight:
             yield out
 
 
-def _refuse(checkpoint: Checkpoint, what: str) -> CheckpointError:
-    return CheckpointError(f"{checkpoint.path}: quantized as {what}, which cannot be read here")
-
-
-def scheme_of(checkpoint: Checkpoint) -> Scheme:
-    """What the config declares.
-
-    Raises
-    ------
-    CheckpointError
-        No quantization is declared, or one that is not read here.
-    """
-    declared = quantization_of(checkpoint.config)
-    if declared is None:
-        raise CheckpointError(
-            f"{checkpoint.path}: config.json declares no quantization; there is nothing to dequantize"
-        )
-    method = str(declared.get("quant_method", "modelopt" if "quant_algo" in declared else ""))
-    if method == "fp8":
-        block = declared.get("weight_block_size")
-        if block is None:
-            names = {"weight": "weight", "weight_scale": "weight_scale"}
-            return Scheme(described="fp8 per tensor", format=Fp8Channel(), names=names)
-        names = {"weight": "weight", "weight_scale_inv": "weight_scale_inv"}
-        return Scheme(described="fp8-block", format=Fp8Block(block=_block(checkpoint, block)), names=names)
-    if method == "mxfp8":
-        names = {"weight": "weight", "weight_scale_inv": "weight_scale_inv"}
-        return Scheme(described="mxfp8", format=Mxfp8(), names=names)
-    if method == "compressed-tensors":
-        return _compressed_tensors(checkpoint, declared)
-    if method.startswith("modelopt"):
-        return _modelopt(checkpoint, declared)
-    raise _refuse(checkpoint, repr(method))
-
-
-def _block(checkpoint: Checkpoint, block: Any) -> tuple[int, int]:
-    if (
-        not isinstance(block, list)
-        or len(block) != 2
-        or not all(type(b) is int and 0 < b < 65536 for b in block)
-    ):
-        raise CheckpointError(f"{checkpoint.path}: weight_block_size is {block!r}, not two sizes")
-    return block[0], block[1]
-
-
-def _compressed_tensors(checkpoint: Checkpoint, declared: Mapping[str, Any]) -> Scheme:
-    groups = declared.get("config_groups") or {}
-    if len(groups) != 1:
-        raise _refuse(checkpoint, f"compressed-tensors with {len(groups)} config_groups")
-    group = next(iter(groups.values()))
-    weights = group.get("weights") or {}
-    form = str(group.get("format") or declared.get("format"))
-    strategy, size = weights.get("strategy"), weights.get("group_size")
-    if not weights.get("symmetric", True) or weights.get("actorder"):
-        raise _refuse(checkpoint, f"{form}, asymmetric or reordered by activation")
-    scaled = {"weight": "weight", "weight_scale": "weight_scale"}
-    if (
-        form in ("float-quantized", "naive-quantized")
-        and weights.get("type") == "float"
-        and weights.get("num_bits") == 8
-    ):
-        if strategy in ("channel", "tensor"):
-            return Scheme(described="fp8-channel", format=Fp8Channel(), names=scaled)
-        if strategy == "block":
-            block = _block(checkpoint, weights.get("block_structure"))
-            names = {"weight": "weight", "weight_scale_inv": "weight_scale"}
-            return Scheme(described="fp8-block", format=Fp8Block(block=block), names=names)
-    is_int4 = weights.get("type") == "int" and weights.get("num_bits") == 4
-    if form == "pack-quantized" and is_int4 and isinstance(size, int) and 8 <= size <= 4096:
-        names = {n: n for n in ("weight_packed", "weight_scale", "weight_shape")}
-        return Scheme(described="int4-g32", format=Int4Grouped(group=size), names=names)
-    if form == "nvfp4-pack-quantized":
-        names = {
-            "weight": "weight_packed",
-            "weight_scale": "weight_scale",
-            "weight_scale_2": "weight_global_scale",
-        }
-        return Scheme(described="nvfp4", format=Nvfp4(), names=names, inverse_global=True)
-    if form == "mxfp4-pack-quantized":
-        names = {"weight_packed": "weight_packed", "weight_scale": "weight_scale"}
-        return Scheme(described="mxfp4", format=Mxfp4(), names=names)
-    if form == "mxfp8-quantized":
-        names = {"weight": "weight", "weight_scale_inv": "weight_scale"}
-        return Scheme(described="mxfp8", format=Mxfp8(), names=names)
-    raise _refuse(checkpoint, f"compressed-tensors {form} ({weights.get('num_bits')} bits, {strategy})")
-
-
-def _modelopt(checkpoint: Checkpoint, declared: Mapping[str, Any]) -> Scheme:
-    inner = declared.get("quantization") or declared
-    algorithm = inner.get("quant_algo")
-    if algorithm in ("NVFP4", "W4A16_NVFP4"):
-        names = {n: n for n in ("weight", "weight_scale", "weight_scale_2")}
-        return Scheme(described="nvfp4", format=Nvfp4(), names=names)
-    if algorithm == "FP8":
-        names = {"weight": "weight", "weight_scale": "weight_scale"}
-        return Scheme(described="fp8 per tensor", format=Fp8Channel(), names=names)
-    raise _refuse(checkpoint, f"modelopt {algorithm}")
-
-
 def stored_weights(checkpoint: Checkpoint, scheme: Scheme) -> tuple[dict[str, StoredWeight], frozenset[str]]:
     """Every quantized weight by the name of the BF16 weight it stands for, and the tensors they use up.
 
@@ -234,6 +114,8 @@ def stored_weights(checkpoint: Checkpoint, scheme: Scheme) -> tuple[dict[str, St
             format=scheme.format, shape=shape, parts=parts, inverse_global=scheme.inverse_global
         )
         _check_parts(checkpoint, name, weight)
+        if (unused := tensors.get(f"{base}.weight_zero_point")) and isinstance(scheme.format, Int4Grouped):
+            _check_unused_zero_point(checkpoint, f"{base}.weight_zero_point", unused, shape[0])
         found[f"{base}.weight"] = weight
         used |= {f"{base}.{theirs}" for theirs in scheme.names.values()}
     if not found:
@@ -270,7 +152,7 @@ def _weight_shape(
     rows, width = codes.shape
     if isinstance(scheme.format, Nvfp4 | Mxfp4):
         return rows, width * 2
-    if not isinstance(scheme.format, Int4Grouped):
+    if not isinstance(scheme.format, Int4Grouped | Int4ZeroPoint):
         return rows, width
     info = parts["weight_shape"]
     if info.dtype not in ("I32", "I64") or info.shape != (2,):
@@ -282,6 +164,19 @@ def _weight_shape(
             f"{checkpoint.path}: {name} has {rows} x {width} packed words, but its weight_shape says {stated}"
         )
     return stated[0], stated[1]
+
+
+def _check_unused_zero_point(checkpoint: Checkpoint, name: str, info: TensorInfo, rows: int) -> None:
+    """A symmetric scheme may store zero points, as some writers do, if they are zero."""
+    with ShardReader(checkpoint.path) as reader:
+        stored = reader.read_whole(info)
+    if not bool((stored.view(torch.uint8) == 0).all()) and not (
+        info.dtype == "I32" and len(info.shape) == 2 and bool((unpack_zero_points(stored, rows) == 8).all())
+    ):
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} is not zero, but config.json declares symmetric weights; it is the "
+            "config of another checkpoint"
+        )
 
 
 _DTYPES_READ: dict[str, tuple[str, ...]] = {"F32": ("F32", "BF16", "F16"), "BF16": ("F32", "BF16", "F16"),

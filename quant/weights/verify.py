@@ -14,10 +14,11 @@ from equipoise.quant.checkpoint import Checkpoint, TensorInfo
 from equipoise.quant.weights.compare import CompareJob, TensorCheck
 from equipoise.quant.weights.configs import quantization_of
 from equipoise.quant.weights.convert import is_lossless_checkpoint, lossless_codec
+from equipoise.quant.weights.declared import Scheme, scheme_of
 from equipoise.quant.weights.engine import Progress, run_parallel
 from equipoise.quant.weights.jobs import Tick
 from equipoise.quant.weights.names import LOSSLESS_FORMAT
-from equipoise.quant.weights.schemes import Scheme, StoredWeight, scheme_of, stored_weights
+from equipoise.quant.weights.schemes import StoredWeight, stored_weights
 from equipoise.quant.weights.selection import check_against_config, matches, merged_with, module_of, select
 from equipoise.quant.weights.shards import ShardReader
 
