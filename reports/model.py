@@ -213,6 +213,8 @@ class Provenance(Node):
     models: Mapping[str, str] = field(default_factory=dict)  # name -> path or hub id, with its digest
     arms: tuple[Arm, ...] = ()
     parity_differences: tuple[ParityDifference, ...] = ()
+    prompts_compared: str = ""  # how many prompts of the arms were held against each other, in words
+    generation: Mapping[str, str] = field(default_factory=dict)  # tasks -> what the plan set for answers
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, int] = field(default_factory=dict)

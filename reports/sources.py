@@ -113,6 +113,8 @@ def facts(report: Report) -> tuple[tuple[str, str], ...]:
         ("command", source.command),
         ("commit", source.git_commit + dirty if source.git_commit else ""),
         *((f"model {name}", value) for name, value in source.models.items()),
+        *((f"answers of {names}", value) for names, value in source.generation.items()),
+        ("prompts compared", source.prompts_compared),
         ("seeds", ", ".join(f"{name} {value}" for name, value in source.seeds.items())),
         ("versions", ", ".join(f"{name} {value}" for name, value in source.versions.items())),
         ("hardware", ", ".join(f"{name} {value}" for name, value in source.hardware.items())),

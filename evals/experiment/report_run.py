@@ -223,6 +223,8 @@ def provenance(
             for arm in plan.arms
         ),
         parity_differences=_differences(facts),
+        prompts_compared=_prompts_compared(journal),
+        generation=_generation(plan),
         # Sorted, as the journal gives them back: a report is the same whoever computes it.
         versions={str(k): str(v) for k, v in sorted(origin.get("packages", {}).items())}
         | {"python": str(origin.get("python", "")), **_server_versions(facts)},
@@ -237,6 +239,26 @@ def provenance(
         retries=max(requests - answered, 0),
         command=str(origin.get("command", "")),
     )
+
+
+def _generation(plan: Plan) -> dict[str, str]:
+    """What the plan set for answers, by the tasks that share it; tasks left to their own are not named."""
+    found: dict[str, list[str]] = {}
+    for task in plan.tasks:
+        given = {k: v for k, v in plan.generation_of(task).model_dump().items() if v not in (None, {})}
+        said = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in given.items())
+        if said and task.margin is not None:
+            found.setdefault(said, []).append(task.name)
+    return {", ".join(names): said for said, names in found.items()}
+
+
+def _prompts_compared(journal: Journal) -> str:
+    sums = [value["parity"] for _, _, value in journal.records("asked") if "parity" in value]
+    if not sums:
+        return ""
+    rendered, counted, failed = (sum(p[k] for p in sums) for k in ("rendered", "counted", "not_rendered"))
+    missed = f", {failed:,} could not be rendered" if failed else ""
+    return f"{counted:,} by their number of tokens, {rendered:,} before that by their token ids{missed}"
 
 
 def _arm(model: str, name: str, recorded: Mapping[str, Any], role: str) -> Arm:
