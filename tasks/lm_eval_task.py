@@ -22,7 +22,7 @@ that have one), and of equally likely tokens the server's first choice is the gr
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -116,6 +116,17 @@ class LmEvalTask:
         """The metric and the filter that scores are of; of several tasks those of the first."""
         first = next(iter(self._leaves.values()))
         return first.metric, first.filter
+
+    @property
+    def shots(self) -> int:
+        """Examples before each question; of several tasks the most."""
+        return max(leaf.shots for leaf in self._leaves.values())
+
+    def document(self, item: TaskItem) -> Mapping[str, Any]:
+        """lm-eval's document of an item."""
+        known = item.inputs["lm_eval"]
+        found: Mapping[str, Any] = self._leaves[known["task"]].docs[known["doc_id"]]
+        return found
 
     @cached_property
     def _leaves(self) -> dict[str, Leaf]:

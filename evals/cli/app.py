@@ -9,6 +9,7 @@ import click
 
 from equipoise import __version__
 from equipoise.evals.cli.compare import compare
+from equipoise.evals.cli.export import export
 from equipoise.evals.cli.ledger import ledger
 from equipoise.evals.cli.plan import plan
 from equipoise.evals.cli.quant import quant
@@ -27,5 +28,5 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, compare, plan, ledger, stats, tasks, quant, serve, doctor, seeds):
+for command in (run, report, compare, export, plan, ledger, stats, tasks, quant, serve, doctor, seeds):
     main.add_command(command)

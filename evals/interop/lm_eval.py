@@ -8,17 +8,20 @@ A row of a samples file (one document, one filter)::
 
 lm-eval writes a null answer as an empty text (or as ``LMEVAL_MODEL_NONE_ANSWER_PLACEHOLDER``) and scores it
 as any other: an empty answer that scored 0 is read as errored here. It does not log why a generation
-ended, so a truncated answer cannot be told from a finished one.
+ended, so a truncated answer cannot be told from a finished one. Rows that our own export wrote say both, and
+clusters and repeats, under ``equipoise``.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.interop.bounded import iter_json_lines, json_object, read_json
-from equipoise.evals.interop.columns import ABSENT, as_text, cluster_of, find, identifier
+from equipoise.evals.interop.columns import ABSENT, as_text, cluster_of, find, identifier, token_count
+from equipoise.evals.interop.lm_eval_export import EXTRAS
 from equipoise.evals.interop.result_set import (
     ItemResult,
     ReadOptions,
@@ -26,6 +29,7 @@ from equipoise.evals.interop.result_set import (
     TaskResults,
     choose_tasks,
     excerpt,
+    short_id,
 )
 from equipoise.evals.interop.scores import ScoreError, to_score
 from equipoise.evals.types import ScoreStatus
@@ -87,7 +91,7 @@ def read_lm_eval(path: Path, options: ReadOptions) -> ResultSet:
         format="lm-eval",
         model=", ".join(sorted(models)),
         tasks=tasks,
-        unknown=(*UNKNOWN, *notes),
+        unknown=(*(() if all(t.truncation_known for t in tasks.values()) else UNKNOWN), *notes),
     )
 
 
@@ -139,6 +143,7 @@ def _read_task(task: str, file: Path, summary: Mapping[str, Any], options: ReadO
     filters: dict[str, list[str]] = {}  # name -> metrics that are scores; in the file one follows another
     metric = ""
     items = []
+    ours = True
     for where, row in _rows(file):
         name = str(row.get("filter", "none"))
         if name not in filters:
@@ -147,6 +152,7 @@ def _read_task(task: str, file: Path, summary: Mapping[str, Any], options: ReadO
                 metric, filter_ = _choose_metric(row, filters[name], wanted, where), name
         if name == filter_:
             items.append(_item(row, metric, where, options.cluster_column))
+            ours = ours and isinstance(row.get(EXTRAS), Mapping)
     if not filters:
         raise UsageError(f"{file} has no samples; run the task again")
     if filter_ not in filters:
@@ -160,6 +166,7 @@ def _read_task(task: str, file: Path, summary: Mapping[str, Any], options: ReadO
         metric=metric if filter_ == "none" else f"{metric},{filter_}",
         items=tuple(items),
         hash_kind="lm-eval",
+        truncation_known=ours and bool(items),
         settings=_settings(task, summary),
         notes=(said,) if others and not options.metric else (),
     )
@@ -223,7 +230,7 @@ def _item(row: Mapping[str, Any], metric: str, where: str, cluster_column: str |
         status = ScoreStatus.ERRORED
     elif score == 0.0 and answers is not None and not any(a.strip() for a in answers):
         score, status, reason = None, ScoreStatus.ERRORED, "empty answer"
-    return ItemResult(
+    found = ItemResult(
         item_id=item_id,
         score=score,
         status=status,
@@ -235,6 +242,32 @@ def _item(row: Mapping[str, Any], metric: str, where: str, cluster_column: str |
         prompt=excerpt(_prompt(row)),
         target=excerpt(as_text(row.get("target"))),
         answer=excerpt(answers[0] if answers else as_text(row.get("filtered_resps"))),
+    )
+    extras = row.get(EXTRAS)
+    return found if not isinstance(extras, Mapping) else _with_extras(found, extras, row.get(metric), where)
+
+
+def _with_extras(found: ItemResult, extras: Mapping[str, Any], value: Any, where: str) -> ItemResult:
+    """What our own export adds to a row; it knows why there is no score, so an empty answer is one."""
+    try:
+        status = ScoreStatus(str(extras.get("status")))
+    except ValueError as e:
+        raise UsageError(f"{where}: {e}; one of {', '.join(ScoreStatus)}") from e
+    scored = status in (ScoreStatus.SCORED, ScoreStatus.TRUNCATED)
+    score = to_score(value)[0] if scored else None
+    repeat = extras.get("repeat", 0)
+    if type(repeat) is not int or repeat < 0:
+        raise UsageError(f"{where}: repeat {repeat!r} is no number from 0")
+    cluster = extras.get("cluster_id")
+    return replace(
+        found,
+        score=score,
+        status=ScoreStatus.ERRORED if scored and score is None else status,
+        reason="" if score is not None else excerpt(as_text(extras.get("reason"))) or "no score",
+        repeat=repeat,
+        cluster_id=found.cluster_id if found.cluster_id or cluster is None else short_id(str(cluster)),
+        finish_reason=str(extras.get("finish_reason", ""))[:40],
+        completion_tokens=token_count(extras.get("completion_tokens")),
     )
 
 
