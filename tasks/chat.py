@@ -75,16 +75,17 @@ class ChatTask(ABC):
         UsageError
             The data cannot be loaded, has fewer rows, or a row is malformed (named with the field).
         """
-        rows: list[tuple[RowSource, int, Row, bool]] = []
-        for source in self.sources:
-            found, local = load_rows(source)
-            rows += [(source, index, row, local) for index, row in enumerate(found)]
+        rows = self._rows()
         drawn = sample_rows([{"at": i} for i in range(len(rows))], n, seed, name=self.name)
         return [self._item(*rows[at]) for at, _ in drawn]
 
     def count(self) -> int:
         """How many rows the data has here."""
-        return sum(len(load_rows(source)[0]) for source in self.sources)
+        return len(self._rows())
+
+    def keep(self, row: Row) -> bool:
+        """Whether a row is asked at all; ids stay the rows' numbers in the data."""
+        return True
 
     def right(self, item: TaskItem) -> Sequence[Output] | None:
         """The target itself; tasks whose target is no answer say what is."""
@@ -93,6 +94,13 @@ class ChatTask(ABC):
     def wrong(self, item: TaskItem) -> Sequence[Output] | None:
         """An answer that says nothing."""
         return (reply("I would rather not say."),)
+
+    def _rows(self) -> list[tuple[RowSource, int, Row, bool]]:
+        rows: list[tuple[RowSource, int, Row, bool]] = []
+        for source in self.sources:
+            found, local = load_rows(source)
+            rows += [(source, index, row, local) for index, row in enumerate(found) if self.keep(row)]
+        return rows
 
     def _item(self, source: RowSource, index: int, row: Row, local: bool) -> TaskItem:
         where = f"{self.name} row {index}" + (f" of {source.label}" if source.label else "")
@@ -153,7 +161,8 @@ def settled_score(sample: Sample, *, text_needed: bool = True) -> Output | Score
     With ``text_needed`` a reply without content is refused, unless it was cut off.
     """
     if sample.error is not None or not sample.outputs:
-        return Score(value=None, status=ScoreStatus.ERRORED, reason=sample.error or "no reply")
+        status = ScoreStatus.REFUSED if sample.refused else ScoreStatus.ERRORED
+        return Score(value=None, status=status, reason=sample.error or "no reply")
     output = sample.outputs[-1]
     if output.finish_reason == "length":
         reason = "ran into max_new_tokens" if output.text is not None else "no answer before the reply ended"

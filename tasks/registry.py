@@ -5,14 +5,23 @@ from types import MappingProxyType
 
 from equipoise.evals.types import Task
 from equipoise.tasks.addition import Addition
+from equipoise.tasks.aime import Aime
 from equipoise.tasks.arc_easy import ArcEasy
+from equipoise.tasks.bbh import Bbh
+from equipoise.tasks.bfcl import Bfcl
 from equipoise.tasks.brackets import Brackets
 from equipoise.tasks.copy import Copy
 from equipoise.tasks.dialog_recall import DialogRecall
+from equipoise.tasks.gpqa_diamond import GpqaDiamond
+from equipoise.tasks.gsm8k import Gsm8k
 from equipoise.tasks.ifeval import IFEval
 from equipoise.tasks.kv_retrieval import KvRetrieval
 from equipoise.tasks.lambada import Lambada
 from equipoise.tasks.logprob import Logprob
+from equipoise.tasks.math_500 import Math500
+from equipoise.tasks.mgsm import Mgsm
+from equipoise.tasks.mmlu_pro import MmluPro
+from equipoise.tasks.mmlu_redux import MmluRedux
 from equipoise.tasks.sort import Sort
 
 __all__ = ["TASKS"]
@@ -29,5 +38,14 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "arc_easy": ArcEasy(),
         "lambada": Lambada(),
         "ifeval": IFEval(),
+        "bfcl": Bfcl(),
+        "mmlu_pro": MmluPro(),
+        "mmlu_redux": MmluRedux(),
+        "gpqa_diamond": GpqaDiamond(),
+        "gsm8k": Gsm8k(),
+        "math_500": Math500(),
+        "aime": Aime(),
+        "mgsm": Mgsm(),
+        "bbh": Bbh(),
     }
 )

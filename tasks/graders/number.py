@@ -119,10 +119,12 @@ def _decimal(text: str, decimal_comma: bool) -> str | None:
     point, group = (",", ".") if decimal_comma else (".", ",")
     if point in text and group in text:  # the later one is the decimal point, whatever the language
         point, group = (".", ",") if text.rfind(".") > text.rfind(",") else (",", ".")
-    grouped = regex.compile(rf"\d{{1,3}}(?:\{group}\d{{3}})+(?:\{point}\d+)?")
+    grouped = regex.compile(rf"[1-9]\d{{0,2}}(?:\{group}\d{{3}})+(?:\{point}\d+)?")
     if group in text and grouped.fullmatch(text):
         return text.replace(group, "").replace(point, ".")
-    if regex.fullmatch(rf"\d{{1,3}}(?:\{point}\d{{3}}){{2,}}", text):
+    # English groups are read in every language: 5,600 is not 5.6 with two noughts.
+    groups = "+" if point == "," else "{2,}"
+    if regex.fullmatch(rf"[1-9]\d{{0,2}}(?:\{point}\d{{3}}){groups}", text):
         return text.replace(point, "")
     text = text.replace(",", ".")
     return text if text.count(".") <= 1 else None

@@ -52,7 +52,15 @@ def test_numbers_are_read_exactly(answer: str, value: str) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "value"),
-    [("1.234", 1234), ("70.000", 70000), ("3,5", 3.5), ("70 000 $", 70000), ("1.234,5", 1234.5)],
+    [
+        ("1.234", 1234),
+        ("70.000", 70000),
+        ("3,5", 3.5),
+        ("70 000 $", 70000),
+        ("1.234,5", 1234.5),
+        ("1,234", 1234),
+        ("0,125", 0.125),
+    ],
 )
 def test_with_decimal_commas_points_group_thousands(answer: str, value: float) -> None:
     found = last_number(answer, decimal_comma=True)

@@ -20,6 +20,8 @@ from equipoise.evals.types import Message
 
 __all__ = ["count_tokens", "encode", "render", "tokenizer"]
 
+# Read before a test changes the environment.
+_FOLDER = Path(os.environ.get("EQUIPOISE_DATA", "")) / "kimi_tokenizer"
 DEFAULT_SYSTEM = "You are Kimi, an AI assistant created by Moonshot AI."
 _CONTROL_TOKENS = 256
 _CASED = r"\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]"
@@ -42,7 +44,7 @@ _PATTERN = "|".join(
 @cache
 def tokenizer() -> tiktoken.Encoding:
     """The tokenizer with its control tokens; skips the test that asks where its files are not there."""
-    folder = Path(os.environ.get("EQUIPOISE_DATA", "")) / "kimi_tokenizer"
+    folder = _FOLDER
     if not (folder / "tiktoken.model").is_file():
         pytest.skip("EQUIPOISE_DATA has no kimi_tokenizer/tiktoken.model")
     ranks = load_tiktoken_bpe(str(folder / "tiktoken.model"))
