@@ -75,8 +75,25 @@ def run(
     sys.exit(result.report.run.exit_code)
 
 
+def _print_schema(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from equipoise.reports.schema import render
+
+    click.echo(render(), nl=False)
+    context.exit()
+
+
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option(
+    "--schema",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_schema,
+    help="Print the JSON Schema of the JSON report, and exit.",
+)
 @click.option(
     "--format",
     "format_",

@@ -338,7 +338,7 @@ def model(
         "sentence": sentence,
         "tasks": tasks,
         "pooled": pool,
-        "worst_case_verdict": "SIGNED OFF",
+        "worst_case_verdict": "EQUIVALENT",
         "logprobs": (logprob(),),
         "noise_floor": noise_floor(),
         "controls": controls(),
