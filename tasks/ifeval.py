@@ -9,14 +9,16 @@ The value is prompt-level accuracy: 1 if every instruction of the prompt is foll
 ``loose``, in any of the variants that the paper allows. The reason of a score tells of each instruction.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from equipoise.evals.types import TaskItem
+from equipoise.evals.types import Output, TaskItem
 from equipoise.tasks.card import Advice, TaskCard
 from equipoise.tasks.chat import ChatQuestion, ChatTask
 from equipoise.tasks.graders.grade import Grade
 from equipoise.tasks.graders.ifeval import Instruction, follow, instructions_of
+from equipoise.tasks.reference import reply
 from equipoise.tasks.rows import Row, RowSource
 
 __all__ = ["IFEval"]
@@ -78,6 +80,14 @@ class IFEval(ChatTask):
             },
             key=str(int(row["key"])),
         )
+
+    def right(self, item: TaskItem) -> Sequence[Output] | None:
+        """Not known: the data has no answers."""
+        return None
+
+    def wrong(self, item: TaskItem) -> Sequence[Output] | None:
+        """Nothing follows no instruction."""
+        return (reply(" "),)
 
     def grade(self, item: TaskItem, answer: str) -> Grade:
         instructions = [Instruction(kind=i["kind"], args=i["args"]) for i in item.inputs["instructions"]]
