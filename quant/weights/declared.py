@@ -145,7 +145,8 @@ def _compressed_tensors(  # noqa: PLR0911  one return for each format
 
 
 def _modelopt(checkpoint: Checkpoint, declared: Mapping[str, Any]) -> Scheme:
-    inner = declared.get("quantization") or declared
+    nested = declared.get("quantization")
+    inner = nested if isinstance(nested, Mapping) else declared
     algorithm = inner.get("quant_algo")
     if algorithm in ("NVFP4", "W4A16_NVFP4"):
         names = {n: n for n in ("weight", "weight_scale", "weight_scale_2")}

@@ -228,12 +228,13 @@ class Target:
                 total = sum(info.nbytes for shard in shards for info in shard.tensors.values())
                 value = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
                 write_json(self.partial / INDEX_NAME, value)
-            for name, content in files.items():
+            write_json(self.partial / REPORT_NAME, report)
+            # config.json last: a folder without it is no checkpoint to anyone.
+            for name, content in sorted(files.items(), key=lambda file: file[0] == "config.json"):
                 if isinstance(content, Path):
                     shutil.copyfile(content, self.partial / name)
                 else:
                     (self.partial / name).write_bytes(content)
-            write_json(self.partial / REPORT_NAME, report)
             for entry in self.partial.iterdir():
                 if entry.is_file():
                     _fsync(entry)
@@ -254,7 +255,7 @@ def _fsync(path: Path) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write atomically."""
+    """Write atomically: whole, or nothing is left."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("w", encoding="utf-8") as f:
@@ -264,6 +265,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
             os.fsync(f.fileno())
         temporary.replace(path)
     except OSError as e:
+        temporary.unlink(missing_ok=True)
         raise storage_error(path, e) from e
 
 

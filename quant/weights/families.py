@@ -16,6 +16,7 @@ from equipoise.evals.errors import CheckpointError
 
 __all__ = ["FAMILIES", "Rule", "Traits", "rules_for", "text_config_of", "traits_of"]
 
+MAX_COUNT = 65_536  # layers or experts; what a config claims beyond it would only cost memory
 # model_type -> family
 FAMILIES: dict[str, str] = {
     "kimi_k2": "kimi_k2",
@@ -80,7 +81,7 @@ def _count(config: Mapping[str, Any], *keys: str) -> int:
     for key in keys:
         value = config.get(key)
         if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            if type(value) is not int or not 0 <= value <= MAX_COUNT:
                 raise CheckpointError(f"config.json: {key} is {value!r}, not a count; the config is damaged")
             return value
     return 0

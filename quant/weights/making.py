@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import equipoise
-from equipoise.evals.errors import CheckpointError
+from equipoise.evals.errors import CheckpointError, UsageError
 from equipoise.quant.checkpoint import Checkpoint
 from equipoise.quant.weights.configs import HF_QUANT_CONFIG
 from equipoise.quant.weights.engine import REPORT_NAME, Outcome, Progress, Target
@@ -93,6 +93,10 @@ def make(
 ) -> Conversion:
     """Carry it out: ``target`` appears whole, or ``target.partial`` stays for a resumed run."""
     checkpoint = prepared.checkpoint
+    if target.resolve().is_relative_to(checkpoint.path.resolve()):
+        raise UsageError(
+            f"{target} is inside the source {checkpoint.path}, which is only read; choose another DST"
+        )
     to = Target(path=target, plan=_identity(prepared))
     with to.open(resume=resume) as partial:
         outcome = to.fill(prepared.jobs(), workers=workers, progress=progress)

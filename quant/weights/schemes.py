@@ -147,8 +147,11 @@ def _weight_shape(
     checkpoint: Checkpoint, scheme: Scheme, name: str, parts: Mapping[str, TensorInfo]
 ) -> tuple[int, ...]:
     codes = next(iter(parts.values()))
-    if len(codes.shape) != 2:
-        raise CheckpointError(f"{checkpoint.path}: {name} has the shape {list(codes.shape)}, not two axes")
+    if len(codes.shape) != 2 or codes.numel == 0:
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} has the shape {list(codes.shape)}, not two axes that hold values; "
+            "the checkpoint is damaged: download it again"
+        )
     rows, width = codes.shape
     if isinstance(scheme.format, Nvfp4 | Mxfp4):
         return rows, width * 2
@@ -185,7 +188,11 @@ _DTYPES_READ: dict[str, tuple[str, ...]] = {"F32": ("F32", "BF16", "F16"), "BF16
 
 def _check_parts(checkpoint: Checkpoint, name: str, weight: StoredWeight) -> None:
     """Dtypes and shapes of the parts against what the format says of a weight of this shape."""
-    for part in weight.format.parts(weight.shape):
+    try:
+        parts = weight.format.parts(weight.shape)
+    except CheckpointError as e:
+        raise CheckpointError(f"{checkpoint.path}: {name} is {list(weight.shape)}: {e}") from e
+    for part in parts:
         info = weight.parts[part.name]
         if info.dtype not in _DTYPES_READ.get(part.dtype, (part.dtype,)):
             raise CheckpointError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from equipoise.evals.errors import CheckpointError, UsageError
 from equipoise.quant.checkpoint import Checkpoint, TensorInfo
-from equipoise.quant.weights.families import Rule, Traits, rules_for, traits_of
+from equipoise.quant.weights.families import Rule, Traits, rules_for, text_config_of, traits_of
 
 __all__ = ["Selection", "check_against_config", "matches", "merged_with", "module_of", "select"]
 
@@ -116,7 +116,7 @@ def select(checkpoint: Checkpoint, format_name: str, ignore: Sequence[str] = ())
 
 
 def _is_matrix(name: str, info: TensorInfo, checkpoint: Checkpoint) -> bool:
-    if info.dtype.startswith(("F8", "F4", "F6")) or name.endswith((".weight_packed", ".qweight")):
+    if info.dtype.startswith(("F8_", "F4", "F6_")) or name.endswith((".weight_packed", ".qweight")):
         raise CheckpointError(
             f"{checkpoint.path}: {name} is {info.dtype}, so this checkpoint is quantized already; run "
             "`equipoise quant dequantize` first"
@@ -134,6 +134,11 @@ def _is_matrix(name: str, info: TensorInfo, checkpoint: Checkpoint) -> bool:
             f"{checkpoint.path}: {name} is {info.dtype}, where one of {', '.join(FLOATING)} is due; the "
             "file is damaged or of another kind: download it again"
         )
+    if info.numel == 0:
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} has the shape {list(info.shape)}, which holds no value; the "
+            "checkpoint is damaged: download it again"
+        )
     return _EMBEDDING.match(module_of(name)) is None
 
 
@@ -146,7 +151,7 @@ def check_against_config(checkpoint: Checkpoint) -> None:
         Names the first key of config.json that the tensors contradict.
     """
     traits = traits_of(checkpoint.config)
-    text = checkpoint.config.get("text_config") or checkpoint.config
+    text = text_config_of(checkpoint.config)
     layers: set[int] = set()
     experts: dict[int, set[int]] = {}
     for name in checkpoint.tensors:

@@ -1,6 +1,5 @@
 """Conversions from end to end: verified, resumable, whole or not at all, in bounded memory."""
 
-import hashlib
 import json
 import os
 import resource
@@ -15,6 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from damaged_checkpoints import (
+    cut_shard,
+    damaged,
+    edit_config,
+    escape,
+    fingerprint,
+    garble_header,
+    only_pickles,
+    retype,
+    sharded,
+    unindexed,
+)
 from safetensors.torch import load_file, save_file
 
 from equipoise.evals.cli import app
@@ -32,29 +43,6 @@ EXPERT = "model.layers.1.mlp.experts.3.up_proj.weight"
 
 def quant(*arguments):
     return CliRunner().invoke(app.main, ["quant", *map(str, arguments)])
-
-
-def fingerprint(folder: Path) -> dict[str, str]:
-    return {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir()) if p.is_file()
-    }
-
-
-def sharded(source: Path, folder: Path, shards: int = 3) -> Path:
-    """The same model in several shards with an index."""
-    folder.mkdir()
-    tensors = list(load_file(source / "model.safetensors").items())
-    weight_map = {}
-    for i in range(shards):
-        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
-        some = dict(tensors[i::shards])
-        save_file(some, folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(some, file)
-    index = {"metadata": {"total_size": sum(t.nbytes for _, t in tensors)}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
-        shutil.copy(source / name, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -205,55 +193,6 @@ def test_verify_refuses_a_head_or_router_that_was_quantized(tmp_path, monkeypatc
 
 
 # ---- damaged and hostile sources ----
-
-
-def damaged(source: Path, folder: Path, change) -> Path:
-    shutil.copytree(source, folder)
-    change(folder)
-    return folder
-
-
-def cut_shard(folder: Path) -> None:
-    path = folder / "model-00002-of-00003.safetensors"
-    os.truncate(path, path.stat().st_size - 1000)
-
-
-def garble_header(folder: Path) -> None:
-    with (folder / "model-00001-of-00003.safetensors").open("r+b") as f:
-        f.seek(20)
-        f.write(b"\xff" * 16)
-
-
-def escape(folder: Path) -> None:
-    path = folder / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"]["lm_head.weight"] = "../secret.safetensors"
-    path.write_text(json.dumps(index))
-
-
-def retype(folder: Path) -> None:
-    path = folder / "model-00001-of-00003.safetensors"
-    tensors = load_file(path)
-    name = next(n for n in tensors if n.endswith("up_proj.weight"))
-    save_file(tensors | {name: tensors[name].to(torch.int16)}, path)
-
-
-def edit_config(**changes):
-    def change(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
-
-
-def only_pickles(folder: Path) -> None:
-    for path in [*folder.glob("*.safetensors"), folder / "model.safetensors.index.json"]:
-        path.unlink()
-    torch.save({"a": torch.ones(2)}, folder / "pytorch_model.bin")
-
-
-def unindexed(folder: Path) -> None:
-    save_file({"model.mystery.weight": torch.ones(4)}, folder / "extra.safetensors")
 
 
 SOURCES = {
