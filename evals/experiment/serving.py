@@ -185,7 +185,9 @@ def launch_for(what: str, *, port: int, device: str) -> LaunchCommand:
     if not at or not model:
         raise UsageError(f"{what!r} is not MODEL@VARIANT; e.g. embedded:kimi_tiny@fp8_e4m3")
     path = resolve_model(model)
-    options = ServeOptions(served_model_name=model + arm_checkpoint(path).suffix)
+    # SGLang reads what follows a colon as the name of an adapter, and refuses it.
+    served = model.replace(":", "-") + arm_checkpoint(path).suffix
+    options = ServeOptions(served_model_name=served)
     return _launch(path, variant_named(variant), port=port, device=resolve_device(device), options=options)
 
 

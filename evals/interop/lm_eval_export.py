@@ -1,8 +1,8 @@
 """Results in lm-eval's files, which others read: ``results_TIME.json``, ``samples_TASK_TIME.jsonl``.
 
 The form is that of lm-eval 0.4 with ``--log_samples --output_path``. What it has no place for stands in each
-row under ``equipoise``: why an answer has no score, whether it was truncated, clusters, repeats. A row without
-a score has null as its metric: tools that would count it as wrong stop there instead.
+row under ``equipoise``: why an answer has no score, whether it was truncated, clusters, repeats. A row
+without a score has null as its metric: tools that would count it as wrong stop there instead.
 """
 
 import hashlib
