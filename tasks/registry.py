@@ -18,10 +18,17 @@ from equipoise.tasks.ifeval import IFEval
 from equipoise.tasks.kv_retrieval import KvRetrieval
 from equipoise.tasks.lambada import Lambada
 from equipoise.tasks.logprob import Logprob
+from equipoise.tasks.logprob_text import LogprobText
+from equipoise.tasks.long.coreference import Coreference
+from equipoise.tasks.long.niah import Niah
+from equipoise.tasks.long.niah_multi import NiahMulti
+from equipoise.tasks.long.var_tracking import VarTracking
+from equipoise.tasks.long.word_count import WordCount
 from equipoise.tasks.math_500 import Math500
 from equipoise.tasks.mgsm import Mgsm
 from equipoise.tasks.mmlu_pro import MmluPro
 from equipoise.tasks.mmlu_redux import MmluRedux
+from equipoise.tasks.multi_turn_recall import MultiTurnRecall
 from equipoise.tasks.sort import Sort
 
 __all__ = ["TASKS"]
@@ -47,5 +54,12 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "aime": Aime(),
         "mgsm": Mgsm(),
         "bbh": Bbh(),
+        "niah": Niah(),
+        "niah_multi": NiahMulti(),
+        "var_tracking": VarTracking(),
+        "word_count": WordCount(),
+        "coreference": Coreference(),
+        "multi_turn_recall": MultiTurnRecall(),
+        "logprob_text": LogprobText(),
     }
 )
