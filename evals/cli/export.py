@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from equipoise.evals.cli.shell import errors_exit
+from equipoise.evals.cli.shell import data_dir_option, errors_exit
 from equipoise.evals.errors import UsageError
 
 __all__ = ["export"]
@@ -24,6 +24,7 @@ __all__ = ["export"]
     "--out", type=click.Path(path_type=Path), help="A file, of lm-eval a folder (default: in RUN_DIR)."
 )
 @click.option("--arm", "arms", multiple=True, metavar="NAME", help="lm-eval: only this arm; repeatable.")
+@data_dir_option
 @errors_exit
 def export(run_dir: Path, format_: str, out: Path | None, arms: tuple[str, ...]) -> None:
     """Write the answers in RUN_DIR for other tools; nothing is asked and nothing decided.

@@ -144,7 +144,7 @@ def sampling_of(arguments: Mapping[str, Any], *, where: str) -> SamplingParams:
     UsageError
         An argument that is not known here, or of the wrong type.
     """
-    unknown = sorted(arguments.keys() - _KNOWN)
+    unknown = sorted(k for k in arguments.keys() - _KNOWN if (k, arguments[k]) != ("num_beams", 1))
     if unknown:
         raise UsageError(
             f"{where}: generation_kwargs {', '.join(unknown)} are not known here; known are "

@@ -6,6 +6,7 @@ is trusted like any package; of a user's file nothing runs unless EQUIPOISE_TASK
 """
 
 import difflib
+import functools
 import hashlib
 import importlib.util
 import json
@@ -167,7 +168,7 @@ def _by_name(source: str, name: str) -> Found:
         manager = TaskManager(include_defaults=False)
         config = load_yaml(path, resolve_func=False)
         return Found(name=name, source=source, spec=str(path), manager=manager, configs=(config,))
-    manager = TaskManager()
+    manager = _every_task()
     if source not in manager.task_index:
         near = difflib.get_close_matches(source, manager.all_tasks, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "`lm_eval ls tasks` lists them"
@@ -176,6 +177,15 @@ def _by_name(source: str, name: str) -> Found:
     return Found(name=name, source=source, spec=source, manager=manager, configs=leaves)
 
 
+@functools.cache
+def _every_task() -> Any:
+    """lm-eval's index of all that it ships: a quarter of a minute."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+@functools.cache
 def _own_file(task: str) -> Path | None:
     """The one file that lm-eval ships for a task; None if there is none, or several."""
     line = re.compile(rf"^task:\s*(['\"]?){re.escape(task)}\1\s*$", re.MULTILINE)
@@ -229,7 +239,8 @@ def _check(config: Config, where: str, *, trusted: bool) -> None:
         )
     if config.get("use_prompt") and not trusted:
         raise UsageError(f"{where}: use_prompt reads templates of another package; write doc_to_text instead")
-    if not config.get("process_results"):
+    # Of likelihoods lm-eval computes the metrics itself, whatever it was handed for their names.
+    if config.get("output_type", "generate_until") == "generate_until" and not config.get("process_results"):
         for metric in config.get("metric_list") or ():
             _check_metric(metric, where)
 

@@ -54,7 +54,7 @@ def load(found: Found, *, num_fewshot: int | None, metric: str) -> tuple[Leaf, .
     where = f"task {found.name!r}: lm-eval's {found.source}"
     if found.sandboxed:
         _sandbox_templates()
-    with _seeded():
+    with _seeded(), _no_code_from_the_hub():
         try:
             tasks: dict[str, Any] = found.manager.load(found.spec)["tasks"]
         except Exception as e:
@@ -150,6 +150,29 @@ def _seeded() -> Iterator[None]:
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+@contextmanager
+def _no_code_from_the_hub() -> Iterator[None]:
+    """lm-eval asks the hub for the code of metrics that it does not know: those come to nothing.
+
+    Also without the bars of `datasets`, one for each file.
+    """
+    import datasets
+    import evaluate
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> None:
+        raise PermissionError(f"the metric {name!r} is code from the hub")
+
+    loader, hidden = evaluate.load, datasets.are_progress_bars_disabled()
+    evaluate.load = refuse
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        evaluate.load = loader
+        if not hidden:
+            datasets.enable_progress_bars()
 
 
 def _sandbox_templates() -> None:

@@ -432,6 +432,18 @@ def test_what_cannot_be_asked_or_would_run_code_is_refused(write: Write, more: s
         loaded(write("sums", more=more))
 
 
+def test_a_metric_of_the_hub_beside_one_of_lm_evals_is_never_loaded(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import evaluate
+
+    monkeypatch.setattr(evaluate, "load", lambda *a, **k: pytest.fail("code from the hub"))
+    body = TASKS["signs"] + "  - {metric: f1, hf_evaluate: true, aggregation: f1, higher_is_better: true}\n"
+    task = loaded(write("signs", body))
+    assert len(task.items(2, seed=1)) == 2
+    assert task.lm_eval_metric == ("acc", "none")
+
+
 @pytest.fixture
 def harmful(write: Write, tmp_path: Path) -> Path:
     """A task whose Python file leaves a mark when it is run, in a file that another includes."""
