@@ -10,7 +10,7 @@ import unicodedata
 
 from equipoise.reports.evidence import Excerpt
 
-__all__ = ["clean", "cut", "html_text", "md_block", "md_code", "md_text", "one_line"]
+__all__ = ["clean", "cut", "html_text", "md_block", "md_code", "md_text", "one_line", "xml_text"]
 
 BLANK = "–"  # a hyphen would open a list
 MAX_MARKS = 2  # combining marks on one character that are shown as such
@@ -58,6 +58,11 @@ def cut(text: str | Excerpt | None, max_chars: int, *, ascii_only: bool = False)
     if total == len(shown):
         return shown
     return f"{shown}{'...' if ascii_only else '…'} [{total - len(shown):,} more characters]"
+
+
+def xml_text(text: str, max_chars: int) -> str:
+    """Text that an XML 1.0 document can hold, not yet escaped; newlines stay, a cut is stated."""
+    return cut(clean(cut(text, max_chars)), 8 * max_chars)
 
 
 # ---- markdown and HTML

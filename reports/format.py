@@ -15,6 +15,7 @@ __all__ = [
     "nats",
     "p_value",
     "percent",
+    "plain_seconds",
     "points",
     "ratio",
     "ratio_interval",
@@ -112,3 +113,8 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def plain_seconds(seconds: float | None) -> str:
+    """12.3456 -> 12.346, with no unit, for machines; empty if undefined."""
+    return "" if seconds is None else f"{seconds:.3f}"

@@ -14,6 +14,7 @@ from equipoise.evals.cli.shell import (
     overridden_plan,
     plan_overrides,
 )
+from equipoise.evals.errors import UsageError
 
 __all__ = ["report", "run"]
 
@@ -52,6 +53,7 @@ def run(
     ledger: Path | None,
 ) -> None:
     """Run PLAN (a path, or a shipped plan's name), decide, and exit by the verdict."""
+    from equipoise.evals.cli.step_summary import append_step_summary
     from equipoise.evals.experiment.run import RunOptions, run_sync
     from equipoise.reports import terminal
 
@@ -71,6 +73,7 @@ def run(
         click.echo("interrupted: what was answered is saved; add --resume to continue. No verdict.", err=True)
         sys.exit(INTERRUPTED)
     click.echo(terminal.render(result.report), nl=False)
+    append_step_summary(result.report)
     click.echo(f"run directory: {result.directory}", err=True)
     sys.exit(result.report.run.exit_code)
 
@@ -97,7 +100,7 @@ def _print_schema(context: click.Context, _: click.Parameter, value: bool) -> No
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["terminal", "markdown", "json"]),
+    type=click.Choice(["terminal", "markdown", "json", "junit"]),
     default="terminal",
     show_default=True,
 )
@@ -106,15 +109,25 @@ def _print_schema(context: click.Context, _: click.Parameter, value: bool) -> No
 @errors_exit
 def report(run_dir: Path, format_: str, output: Path | None) -> None:
     """Analyse the journal in RUN_DIR again and print its report; exits by the verdict."""
+    from equipoise.evals.cli.step_summary import append_step_summary
     from equipoise.evals.experiment.results import analyse_run
     from equipoise.reports import json as json_report
-    from equipoise.reports import markdown, terminal
+    from equipoise.reports import junit, markdown, terminal
 
-    render = {"terminal": terminal.render, "markdown": markdown.render, "json": json_report.render}[format_]
+    render = {
+        "terminal": terminal.render,
+        "markdown": markdown.render,
+        "json": json_report.render,
+        "junit": junit.render,
+    }[format_]
     result = analyse_run(run_dir)
     if output is None:
         click.echo(render(result), nl=False)
     else:
-        output.write_text(render(result), encoding="utf-8")
+        try:
+            output.write_text(render(result), encoding="utf-8")
+        except OSError as e:
+            raise UsageError(f"--output {output} cannot be written ({e.strerror}); give another file") from e
         click.echo(f"wrote {output}", err=True)
+    append_step_summary(result)
     sys.exit(result.run.exit_code)

@@ -5,6 +5,7 @@ import json
 import re
 import time
 import unicodedata
+import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from equipoise.reports import json as report_json
-from equipoise.reports import markdown, terminal
+from equipoise.reports import junit, markdown, terminal
 from equipoise.reports.escape import clean, md_code, md_text
 from equipoise.reports.model import Excerpt
 
@@ -123,6 +124,13 @@ def test_json_is_valid_and_lossless_for_hostile_text(report):
     json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8")  # no lone surrogate survives
 
 
+def test_junit_keeps_its_structure_and_shows_no_acting_character(report, filled):
+    text = junit.render(report)
+    assert not _shown(text)
+    benign = ET.fromstring(junit.render(filled("benign")))
+    assert [e.tag for e in ET.fromstring(text.encode()).iter()] == [e.tag for e in benign.iter()]
+
+
 def test_five_megabytes_are_cut_and_the_cut_is_stated(samples):
     huge = "A" * 5_000_000
     report = samples.signed_off()
@@ -140,6 +148,7 @@ def test_five_megabytes_are_cut_and_the_cut_is_stated(samples):
     assert re.search(r"\[4,999,840\s+more\s+characters\]", narrow)
     assert "[4,999,400 more characters]" in text
     assert len(narrow) < 60_000
+    assert len(junit.render(report)) < 100_000
     assert len(text.encode()) < 200_000
 
 
