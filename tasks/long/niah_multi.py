@@ -33,10 +33,10 @@ _NEEDLE_BYTES = 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiahMulti(LongTask):
-    """``count`` needles: of as many keys, one (multi_key) or all (multi_query) asked, or of one key."""
+    """``needles`` sentences: of as many keys, one (multi_key) or all (multi_query) asked, or of one key."""
 
     kinds: tuple[str, ...] = KINDS
-    count: int = 4
+    needles: int = 4
     values: str = "numbers"
     text: str = ""
 
@@ -46,8 +46,8 @@ class NiahMulti(LongTask):
         if unknown := [k for k in self.kinds if k not in KINDS]:
             raise ValueError(f"kinds must be some of {', '.join(KINDS)}, not {unknown[0]!r}")
         most = int(min(self.tokens) * self.bytes_per_token) // (2 * _NEEDLE_BYTES)
-        if not 2 <= self.count <= most:
-            raise ValueError(f"count must be 2 to {most} in {min(self.tokens)} tokens, not {self.count}")
+        if not 2 <= self.needles <= most:
+            raise ValueError(f"needles must be 2 to {most} in {min(self.tokens)} tokens, not {self.needles}")
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class NiahMulti(LongTask):
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        return (*LENGTH_OPTIONS, "kinds", "count", "values", "text")
+        return (*LENGTH_OPTIONS, "kinds", "needles", "values", "text")
 
     @property
     def digest(self) -> str:
@@ -72,10 +72,10 @@ class NiahMulti(LongTask):
     def draw(self, rng: random.Random, place: Place) -> Drawn:
         kind = self.kinds[int(rng.random() * len(self.kinds))]
         word = VALUE_WORDS[self.values]
-        keys = draw_keys(rng, self.count)
+        keys = draw_keys(rng, self.needles)
         if kind == "multi_value":
-            keys = keys[:1] * self.count
-        values = draw_values(rng, self.count, self.values)
+            keys = keys[:1] * self.needles
+        values = draw_values(rng, self.needles, self.values)
         depths = [rng.random() for _ in keys]
         article = "A" if kind == "multi_value" else "The"
         strata = {"kind": kind}
@@ -84,7 +84,7 @@ class NiahMulti(LongTask):
             depths[0] = place.depth(rng)
             strata["depth"] = place.label
         elif kind == "multi_value":
-            asked, wanted = f"are the {self.count} secret {word}s of the {keys[0]}", values
+            asked, wanted = f"are the {self.needles} secret {word}s of the {keys[0]}", values
         else:
             listed = ", ".join(f"the {key}" for key in keys[:-1]) + f" and the {keys[-1]}"
             asked, wanted = f"are the secret {word}s of {listed}", values

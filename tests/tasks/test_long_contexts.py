@@ -162,7 +162,7 @@ def test_the_text_to_repeat_is_the_one_of_that_number() -> None:
 def test_a_share_of_the_values_is_credited_and_naming_more_costs(
     answer: str, value: float, extracted: str | None
 ) -> None:
-    task = NiahMulti(tokens=(1024,), kinds=("multi_value",), count=2)
+    task = NiahMulti(tokens=(1024,), kinds=("multi_value",), needles=2)
     (item,) = task.items(1, 1)
     first, second = item.target.split(", ")
     for old, new in (("1111111", first), ("2222222", second)):
@@ -281,7 +281,7 @@ def test_a_text_that_cannot_be_used_is_named(
         (Niah(), {"values": "letters"}, "numbers, words, uuids"),
         (Niah(), {"protocol": "both"}, "chat or completion"),
         (NiahMulti(), {"kinds": ["multi_ke"]}, "multi_key, multi_value"),
-        (NiahMulti(), {"tokens": [256], "count": 50}, "count must be 2 to 5"),
+        (NiahMulti(), {"tokens": [256], "needles": 50}, "needles must be 2 to 5"),
         (VarTracking(), {"tokens": [256], "chains": 4}, "do not fit into 256"),
         (WordCount(), {"asks": ["least"]}, "frequent, count"),
         (WordCount(), {"tokens": [256], "factor": 90}, "frequent \\* factor"),
