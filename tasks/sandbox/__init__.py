@@ -1,0 +1,1 @@
+"""Runs Python that a model wrote, and tells whether it passes its tests. See README.md."""
