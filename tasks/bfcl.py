@@ -104,11 +104,15 @@ class Bfcl(ToolTask):
                 f"categories must be different ones of {', '.join(_CATEGORIES)}, not {self.categories}"
             )
 
+    @property
+    def sources(self) -> tuple[RowSource, ...]:  # type: ignore[override]
+        return tuple(_source(c) for c in self.categories)
+
     def _rows(self) -> list[tuple[RowSource, int, Row, bool]]:
         """Questions joined with their possible answers."""
         found: list[tuple[RowSource, int, Row, bool]] = []
-        for category in self.categories:
-            source = _source(category)
+        for source in self.sources:
+            category = source.label
             answers: dict[Any, Any] = {}
             if category != "irrelevance":
                 listed, _ = load_rows(_source(category, "possible_answer/"))

@@ -6,15 +6,20 @@ from types import MappingProxyType
 from equipoise.evals.types import Task
 from equipoise.tasks.addition import Addition
 from equipoise.tasks.aime import Aime
+from equipoise.tasks.arc_challenge import ArcChallenge
 from equipoise.tasks.arc_easy import ArcEasy
 from equipoise.tasks.bbh import Bbh
 from equipoise.tasks.bfcl import Bfcl
+from equipoise.tasks.boolq import BoolQ
 from equipoise.tasks.brackets import Brackets
+from equipoise.tasks.copa import Copa
 from equipoise.tasks.copy import Copy
 from equipoise.tasks.dialog_recall import DialogRecall
 from equipoise.tasks.gpqa_diamond import GpqaDiamond
 from equipoise.tasks.gsm8k import Gsm8k
+from equipoise.tasks.hellaswag import HellaSwag
 from equipoise.tasks.ifeval import IFEval
+from equipoise.tasks.kimi_tools import ToolSchema, ToolTrigger
 from equipoise.tasks.kv_retrieval import KvRetrieval
 from equipoise.tasks.lambada import Lambada
 from equipoise.tasks.logprob import Logprob
@@ -29,7 +34,10 @@ from equipoise.tasks.mgsm import Mgsm
 from equipoise.tasks.mmlu_pro import MmluPro
 from equipoise.tasks.mmlu_redux import MmluRedux
 from equipoise.tasks.multi_turn_recall import MultiTurnRecall
+from equipoise.tasks.openbookqa import OpenBookQA
+from equipoise.tasks.piqa import Piqa
 from equipoise.tasks.sort import Sort
+from equipoise.tasks.winogrande import Winogrande
 
 __all__ = ["TASKS"]
 
@@ -61,5 +69,14 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "coreference": Coreference(),
         "multi_turn_recall": MultiTurnRecall(),
         "logprob_text": LogprobText(),
+        "tool_trigger": ToolTrigger(),
+        "tool_schema": ToolSchema(),
+        "arc_challenge": ArcChallenge(),
+        "piqa": Piqa(),
+        "copa": Copa(),
+        "winogrande": Winogrande(),
+        "hellaswag": HellaSwag(),
+        "boolq": BoolQ(),
+        "openbookqa": OpenBookQA(),
     }
 )

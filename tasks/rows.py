@@ -32,7 +32,8 @@ class RowSource:
     ``local`` is relative to ``EQUIPOISE_DATA``: JSON Lines (``.jsonl``, ``.jsonl.gz``), one JSON value
     (``.json``: a list of rows, an object with ``examples``, or JSON Lines after all) or tab-separated values
     without a header (``.tsv``; fields ``0``, ``1``...). The rest pins the hub's copy; ``hub_file`` reads one
-    file of a repository that is no data set by itself. ``label`` tells the sources of one task apart.
+    file of a repository that is no data set by itself; an empty ``hub`` means that it has none. ``label``
+    tells the sources of one task apart.
     """
 
     local: str
@@ -57,6 +58,11 @@ def load_rows(source: RowSource) -> tuple[Sequence[Row], bool]:
     directory = os.environ.get("EQUIPOISE_DATA")
     if directory:
         return list(read_rows(Path(directory) / source.local)), True
+    if not source.hub:
+        raise UsageError(
+            f"{source.local} is in no data set of the hub: set EQUIPOISE_DATA (--data-dir) to a directory "
+            f"that holds it; it is part of {source.citation}"
+        )
     where = f"{source.hub} ({source.hub_file or source.split}, revision {source.revision[:8]})"
     try:
         if source.hub_file:

@@ -46,7 +46,7 @@ def wire_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def read_calls(calls: Sequence[ToolCall], names: Mapping[str, str]) -> tuple[Call, ...]:
-    """The calls with their arguments read and their names as the data has them; no text is no arguments.
+    """The calls with their arguments read and their names as the data has them.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def read_calls(calls: Sequence[ToolCall], names: Mapping[str, str]) -> tuple[Cal
     found = []
     for call in calls:
         try:
-            arguments = parse_json(call.arguments) if call.arguments.strip() else {}
+            arguments = parse_json(call.arguments)
         except ValueError as e:
             raise ValueError(f"the arguments of {call.name[:_MAX_NAME]!r} are malformed: {e}") from e
         if not isinstance(arguments, dict):
