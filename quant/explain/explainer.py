@@ -254,9 +254,10 @@ def _capacity(found: _Model, context: Context) -> tuple[int | None, str]:
     geometry = context.geometry
     fraction = args.mem_fraction_static or DEFAULT_STATIC_FRACTION
     try:
+        # An overridden config need not be that of the tensors: what is served follows the config.
         components = (
             weight_components(geometry)
-            if found.checkpoint is None
+            if found.checkpoint is None or found.override_note
             else checkpoint_components(found.checkpoint, geometry)
         )
         deployment = Deployment(

@@ -235,6 +235,7 @@ def test_an_override_is_laid_over_the_config_before_the_rules_run(write: Write) 
     plain = write(LLAMA)
     fewer = explain(plain, [over(num_hidden_layers=2, no_such_key=1)], "H200")
     assert fewer.bytes_per_token * 3 == explain(plain, [], "H200").bytes_per_token * 2
+    assert explain(EMBEDDED / "glm_tiny", [over(num_hidden_layers=2)], "H200").capacity_tokens
     (note,) = (f for f in fewer.notes if f.rule == "config-override")
     assert note.message.endswith("num_hidden_layers 3 -> 2, no_such_key (not in config.json) 1")
     # A declared KV scheme turns auto into FP8, and its scales are loaded; without it they are not.
