@@ -10,8 +10,10 @@ Example::
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
-from equipoise.tasks.generated import Draw, SingleTurnTask
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.generated import Draw, SingleTurnTask, generated_card
 
 __all__ = ["Addition"]
 
@@ -24,6 +26,8 @@ class Addition(SingleTurnTask):
     """
 
     digits: tuple[int, ...] = (3, 3, 3, 3, 3, 4, 4, 5)
+
+    card: ClassVar[TaskCard] = generated_card("Add two numbers, digits reversed")
 
     @property
     def name(self) -> str:

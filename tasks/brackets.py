@@ -8,8 +8,10 @@ Example::
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
-from equipoise.tasks.generated import Draw, SingleTurnTask
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.generated import Draw, SingleTurnTask, generated_card
 
 __all__ = ["Brackets"]
 
@@ -23,6 +25,8 @@ class Brackets(SingleTurnTask):
     min_length: int = 8
     max_length: int = 24
     close_probability: float = 0.42
+
+    card: ClassVar[TaskCard] = generated_card("Close all open brackets")
 
     @property
     def name(self) -> str:

@@ -9,8 +9,10 @@ Example::
 import random
 import string
 from dataclasses import dataclass
+from typing import ClassVar
 
-from equipoise.tasks.generated import Draw, SingleTurnTask
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.generated import Draw, SingleTurnTask, generated_card
 
 __all__ = ["Copy"]
 
@@ -25,6 +27,8 @@ class Copy(SingleTurnTask):
     min_length: int = 8
     max_length: int = 29
     alphabet_size: int = 26
+
+    card: ClassVar[TaskCard] = generated_card("Copy a random string")
 
     @property
     def name(self) -> str:

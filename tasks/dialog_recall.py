@@ -16,7 +16,7 @@ first turn can answer it. The item is right if the last answer is.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from equipoise.evals.types import (
     Message,
@@ -28,7 +28,15 @@ from equipoise.evals.types import (
     ScoreStatus,
     TaskItem,
 )
-from equipoise.tasks.generated import MAX_NEW_TOKENS, Draw, GeneratedTask, draw_held_out, score_text
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.generated import (
+    MAX_NEW_TOKENS,
+    Draw,
+    GeneratedTask,
+    draw_held_out,
+    generated_card,
+    score_text,
+)
 from equipoise.tasks.heldout import content_hash
 from equipoise.tasks.kv_retrieval import draw_keys, table_text
 from equipoise.tasks.reference import reply
@@ -52,6 +60,8 @@ class DialogRecall(GeneratedTask):
     max_pairs: int = 56
     alphabet_size: int = 14
     turns: int = 3
+
+    card: ClassVar[TaskCard] = generated_card("Follow a chain through a table, one link a turn")
 
     @property
     def name(self) -> str:

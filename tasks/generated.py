@@ -16,10 +16,11 @@ from equipoise.evals.types import (
     ScoreStatus,
     TaskItem,
 )
+from equipoise.tasks.card import Protocol_, TaskCard
 from equipoise.tasks.heldout import content_hash, is_held_out
 from equipoise.tasks.reference import reply
 
-__all__ = ["Draw", "GeneratedTask", "SingleTurnTask", "draw_held_out", "score_text"]
+__all__ = ["Draw", "GeneratedTask", "SingleTurnTask", "draw_held_out", "generated_card", "score_text"]
 
 MAX_NEW_TOKENS = 64  # at least twice the longest answer of any embedded task
 _MAX_TRIES_PER_ITEM = 1_000
@@ -61,6 +62,19 @@ class GeneratedTask(ABC):
     @abstractmethod
     def draw(self, rng: random.Random) -> Draw:
         """One conversation, held out or not."""
+
+
+def generated_card(title: str, *, protocol: Protocol_ = "chat") -> TaskCard:
+    """The card of a task whose items are drawn here, in the language of the embedded models."""
+    return TaskCard(
+        title=title,
+        group="embedded",
+        protocol=protocol,
+        licence="Apache-2.0 (generated here)",
+        citation="",
+        items=None,
+        note="In a language that the embedded models are trained on; other models were not shown it.",
+    )
 
 
 def draw_held_out(task: GeneratedTask, n: int, seed: int) -> list[Draw]:

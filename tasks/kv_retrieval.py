@@ -13,8 +13,10 @@ import random
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from equipoise.tasks.generated import Draw, SingleTurnTask
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.generated import Draw, SingleTurnTask, generated_card
 
 __all__ = ["KvRetrieval", "draw_keys", "table_text"]
 
@@ -38,6 +40,8 @@ class KvRetrieval(SingleTurnTask):
     min_pairs: int = 40
     max_pairs: int = 64
     alphabet_size: int = 12
+
+    card: ClassVar[TaskCard] = generated_card("Find a value in a table by its key")
 
     @property
     def name(self) -> str:

@@ -9,8 +9,9 @@ Correct when greedy decoding would give exactly the word's tokens. 5,153 passage
 
 from collections.abc import Sequence
 
-from equipoise.evals.types import TaskItem
-from equipoise.tasks.loglikelihood import Continuation, LoglikelihoodTask, Query
+from equipoise.evals.types import Output, TaskItem
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.loglikelihood import Continuation, LoglikelihoodTask, Query, likely_replies
 from equipoise.tasks.rows import Row, RowSource
 
 __all__ = ["Lambada"]
@@ -31,6 +32,16 @@ class Lambada(LoglikelihoodTask):
         citation="Paperno et al. 2016, arXiv:1606.06031",
     )
 
+    card = TaskCard(
+        title="LAMBADA: the last word of a passage",
+        group="multiple choice",
+        protocol="loglikelihood",
+        licence="CC BY 4.0",
+        citation="Paperno et al. 2016, arXiv:1606.06031",
+        items=5_153,
+        note="lm-eval's lambada_openai, its acc.",
+    )
+
     def parse(self, row: Row, *, local: bool) -> Query:
         if local:
             context, word = str(row["context"]), str(row["continuation"])
@@ -41,3 +52,9 @@ class Lambada(LoglikelihoodTask):
     def judge(self, item: TaskItem, scored: Sequence[Continuation]) -> tuple[float, str]:
         (only,) = scored
         return float(only.is_greedy), item.target if only.is_greedy else "another word"
+
+    def right(self, item: TaskItem) -> Sequence[Output] | None:
+        return likely_replies(item, [-1.0], greedy=True)
+
+    def wrong(self, item: TaskItem) -> Sequence[Output] | None:
+        return likely_replies(item, [-1.0], greedy=False)

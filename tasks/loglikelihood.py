@@ -12,9 +12,9 @@ a tokenizer that merges across the boundary an error instead of a wrong score.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.types import (
@@ -28,20 +28,29 @@ from equipoise.evals.types import (
     TaskItem,
 )
 from equipoise.tasks.heldout import content_hash
+from equipoise.tasks.reference import reply
 from equipoise.tasks.rows import Row, RowSource, load_rows, sample_rows
 
-__all__ = ["Continuation", "LoglikelihoodTask", "Query", "continuation_logprob"]
+__all__ = ["Continuation", "LoglikelihoodTask", "Query", "continuation_logprob", "likely_replies"]
 
 _ONE_TOKEN = SamplingParams(max_new_tokens=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A row as it is asked; each continuation starts with a space, ``target`` is the right one without."""
+    """A row as it is asked; each continuation starts with a space.
 
-    context: str
+    ``contexts`` stands in for ``context`` where each continuation has one of its own. ``target`` is the right
+    continuation in words, ``extra`` are JSON values for ``judge`` that follow from the rest: they are not
+    hashed, nor is ``cluster`` (empty: the item is its own).
+    """
+
     continuations: tuple[str, ...]
     target: str
+    context: str = ""
+    contexts: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +97,7 @@ class LoglikelihoodTask(ABC):
 
     @abstractmethod
     def parse(self, row: Row, *, local: bool) -> Query:
-        """One row, in the local or the hub's form; a malformed one may raise Key- or ValueError."""
+        """One row, in the local or the hub's form; a malformed one may raise Key-, Value- or TypeError."""
 
     @abstractmethod
     def judge(self, item: TaskItem, scored: Sequence[Continuation]) -> tuple[float, str]:
@@ -103,48 +112,61 @@ class LoglikelihoodTask(ABC):
             The data cannot be loaded, has fewer rows, or a row is malformed (named).
         """
         rows, local = load_rows(self.source)
-        items = []
-        for index, row in sample_rows(rows, n, seed, name=self.name):
-            try:
-                query = self.parse(row, local=local)
-            except (KeyError, ValueError, IndexError, TypeError) as e:
-                raise UsageError(f"{self.name} row {index} is malformed ({e!r}); check the data file") from e
-            item_id = f"{self.name}-{index:05d}"
-            items.append(
-                TaskItem(
-                    task=self.name,
-                    id=item_id,
-                    inputs={"context": query.context, "continuations": list(query.continuations)},
-                    target=query.target,
-                    content_hash=content_hash(query.context, *query.continuations, query.target),
-                    cluster_id=item_id,
-                )
-            )
-        return items
+        drawn = sample_rows(rows, n, seed, name=self.name)
+        return [self._item(index, row, local) for index, row in drawn]
+
+    def count(self) -> int:
+        """How many rows the data has here."""
+        return len(load_rows(self.source)[0])
+
+    def _item(self, index: int, row: Row, local: bool) -> TaskItem:
+        try:
+            query = self.parse(row, local=local)
+        except KeyError as e:
+            raise UsageError(f"{self.name} row {index} has no field {e}; check the data file") from e
+        except (ValueError, IndexError, TypeError, AttributeError) as e:
+            raise UsageError(f"{self.name} row {index} is malformed ({e!r}); check the data file") from e
+        item_id = f"{self.name}-{index:05d}"
+        contexts = query.contexts or (query.context,)
+        own = {"contexts": list(contexts)} if query.contexts else {"context": query.context}
+        return TaskItem(
+            task=self.name,
+            id=item_id,
+            inputs={**own, "continuations": list(query.continuations), **query.extra},
+            target=query.target,
+            content_hash=content_hash(*contexts, *query.continuations, query.target),
+            cluster_id=query.cluster or item_id,
+        )
 
     def next_request(self, item: TaskItem, outputs: Sequence[Output]) -> Request | None:
-        """The context alone, then the context with each continuation."""
-        context: str = item.inputs["context"]
-        if not outputs:
-            return Request(text=context, sampling=_ONE_TOKEN)
-        if len(outputs) > len(item.inputs["continuations"]):
+        """A context alone, then with its continuations; the next context where there are several."""
+        steps = _steps(item)
+        if len(outputs) >= len(steps):
             return None
+        step = steps[len(outputs)]
+        if step.warm is None:
+            return Request(text=step.text, sampling=_ONE_TOKEN)
         return Request(
-            text=context + item.inputs["continuations"][len(outputs) - 1],
+            text=step.text,
             sampling=_ONE_TOKEN,
             # SGLang gives no logprob for the first position asked for: start one token earlier.
-            prompt_logprobs=PromptLogprobs(start=max(outputs[0].prompt_tokens - 1, 0), top_n=1),
+            prompt_logprobs=PromptLogprobs(start=max(outputs[step.warm].prompt_tokens - 1, 0), top_n=1),
         )
 
     def score(self, item: TaskItem, sample: Sample) -> Score:
         """Hand the continuations' logprobs to ``judge``; what cannot be scored is an error."""
         if sample.error is not None:
-            return Score(value=None, status=ScoreStatus.ERRORED, reason=sample.error)
-        wanted = 1 + len(item.inputs["continuations"])
-        if len(sample.outputs) != wanted:
-            reason = f"{len(sample.outputs)} of {wanted} replies"
+            status = ScoreStatus.REFUSED if sample.refused else ScoreStatus.ERRORED
+            return Score(value=None, status=status, reason=sample.error)
+        steps = _steps(item)
+        if len(sample.outputs) != len(steps):
+            reason = f"{len(sample.outputs)} of {len(steps)} replies"
             return Score(value=None, status=ScoreStatus.ERRORED, reason=reason)
-        results = [continuation_logprob(sample.outputs[0], out) for out in sample.outputs[1:]]
+        results = [
+            continuation_logprob(sample.outputs[step.warm], output)
+            for step, output in zip(steps, sample.outputs, strict=True)
+            if step.warm is not None
+        ]
         scored = [r for r in results if isinstance(r, Continuation)]
         if len(scored) != len(results):
             reason = next(r for r in results if isinstance(r, str))
@@ -157,3 +179,43 @@ class LoglikelihoodTask(ABC):
             extracted=extracted,
             cached_tokens=min(cached) if len(cached) == len(scored) else None,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One request; ``warm`` is the place of the request that put its context into the cache."""
+
+    text: str
+    warm: int | None
+
+
+def _steps(item: TaskItem) -> list[_Step]:
+    continuations: list[str] = item.inputs["continuations"]
+    contexts: list[str] = item.inputs.get("contexts") or [item.inputs["context"]] * len(continuations)
+    steps: list[_Step] = []
+    warm = -1
+    for context, continuation in zip(contexts, continuations, strict=True):
+        if warm < 0 or steps[warm].text != context:
+            warm = len(steps)
+            steps.append(_Step(text=context, warm=None))
+        steps.append(_Step(text=context + continuation, warm=warm))
+    return steps
+
+
+def likely_replies(item: TaskItem, logprobs: Sequence[float], *, greedy: bool) -> tuple[Output, ...]:
+    """Replies to an item, as a server would send them, that give its continuations these logprobs."""
+    given = iter(logprobs)
+    outputs: list[Output] = []
+    for step in _steps(item):
+        output = reply("")
+        if step.warm is not None:
+            output = replace(
+                output,
+                prompt_tokens=2,
+                prompt_logprobs_start=0,
+                prompt_logprobs=(None, next(given)),
+                prompt_token_ids=(0, 1),
+                prompt_top1_ids=(None, 1 if greedy else 0),
+            )
+        outputs.append(output)
+    return tuple(outputs)

@@ -16,7 +16,7 @@ the KV cache as stored, not the fresh keys and values of a prefill.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from equipoise.evals.types import (
     Output,
@@ -30,9 +30,10 @@ from equipoise.evals.types import (
 )
 from equipoise.tasks.addition import Addition
 from equipoise.tasks.brackets import Brackets
+from equipoise.tasks.card import TaskCard
 from equipoise.tasks.copy import Copy
 from equipoise.tasks.embedded.tokenizer import VOCABULARY, render
-from equipoise.tasks.generated import Draw, GeneratedTask, SingleTurnTask, draw_held_out
+from equipoise.tasks.generated import Draw, GeneratedTask, SingleTurnTask, draw_held_out, generated_card
 from equipoise.tasks.heldout import content_hash, is_held_out
 from equipoise.tasks.kv_retrieval import draw_keys, table_text
 from equipoise.tasks.sort import Sort
@@ -56,6 +57,10 @@ class Logprob(GeneratedTask):
     top_n: int = TOP_N
     alphabet_size: int = 26
     others: tuple[SingleTurnTask, ...] = (Copy(), Sort(), Brackets(), Addition())
+
+    card: ClassVar[TaskCard] = generated_card(
+        "Logprobs of right answers deep in a conversation", protocol="teacher-forced"
+    )
 
     @property
     def name(self) -> str:

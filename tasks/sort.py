@@ -9,8 +9,10 @@ Example::
 import random
 import string
 from dataclasses import dataclass
+from typing import ClassVar
 
-from equipoise.tasks.generated import Draw, SingleTurnTask
+from equipoise.tasks.card import TaskCard
+from equipoise.tasks.generated import Draw, SingleTurnTask, generated_card
 
 __all__ = ["Sort"]
 
@@ -21,6 +23,8 @@ class Sort(SingleTurnTask):
 
     min_length: int = 4
     max_length: int = 14
+
+    card: ClassVar[TaskCard] = generated_card("Sort the letters of a string")
 
     @property
     def name(self) -> str:

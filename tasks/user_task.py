@@ -92,9 +92,11 @@ class UserTask(ChatTask):
 
     def parse(self, row: Row, *, source: RowSource, local: bool) -> ChatQuestion:
         f = self._file
+        target = fill(f.target, row)
+        self._grader("", target)  # raises ValueError for a target that it cannot grade by
         return ChatQuestion(
             prompt=fill(f.prompt, row),
-            target=fill(f.target, row),
+            target=target,
             system=fill(f.system, row),
             cluster=str(row[f.cluster]) if f.cluster else "",
             strata={name: str(row[name]) for name in f.strata},

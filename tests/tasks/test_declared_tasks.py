@@ -268,38 +268,6 @@ def test_numbers_are_read_as_the_language_writes_them() -> None:
     assert Mgsm().grade(english, "He makes 70.000 dollars.").value == 0.0
 
 
-@pytest.mark.parametrize(
-    ("subset", "row", "answer", "value"),
-    [
-        ("snarks", {"input": "?\nOptions:\n(A) x\n(B) y", "target": "(B)"}, "ANSWER: B", 1),
-        (
-            "ruin_names",
-            {"input": "?\nOptions:\n(A) x\n(B) Jaws, Inc", "target": "jaws, inc"},
-            "ANSWER: (B)",
-            1,
-        ),
-        ("ruin_names", {"input": "?\nOptions:\n(A) x\n(B) y", "target": "z"}, "ANSWER: Z", 1),
-        ("web_of_lies", {"input": "?", "target": "Yes"}, "No, wait.\nANSWER: **yes**", 1),
-        ("web_of_lies", {"input": "?", "target": "Yes"}, "So she tells the truth: yes.", 1),
-        ("web_of_lies", {"input": "?", "target": "Yes"}, "yes and no", 0),
-        ("formal_fallacies", {"input": "?", "target": "valid"}, "ANSWER: invalid", 0),
-        ("boolean_expressions", {"input": "?", "target": "True"}, "\\boxed{True}", 1),
-        ("object_counting", {"input": "?", "target": "8"}, "ANSWER: 8 objects", 1),
-        ("dyck_languages", {"input": "?", "target": "] ] >"}, "ANSWER: `]]>`", 1),
-        ("dyck_languages", {"input": "?", "target": "] ] >"}, "ANSWER: ] > ]", 0),
-        ("word_sorting", {"input": "?", "target": "an bee sea"}, "ANSWER: An, bee, sea.", 1),
-        ("word_sorting", {"input": "?", "target": "an bee sea"}, "ANSWER: an sea bee", 0),
-    ],
-)
-def test_each_kind_of_bbh_answer(
-    subset: str, row: dict[str, str], answer: str, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = Bbh(subsets=(subset,))
-    on_hub(monkeypatch, task, [row])
-    (item,) = task.items(1, 1)
-    assert task.grade(item, answer).value == value
-
-
 def test_hub_and_revision_are_what_the_source_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = serve_rows(monkeypatch, {("MathArena/aime_2026", "default"): [AIME]})
     Aime(years=(2026,)).items(1, 1)

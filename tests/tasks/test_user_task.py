@@ -70,6 +70,18 @@ def test_a_row_without_a_field_is_named_with_its_number(tmp_path: Path) -> None:
         load_toml_task(task_file(tmp_path, rows=rows), name="sums").items(7, 1)
 
 
+@pytest.mark.parametrize(
+    ("grader", "says"), [("number", "is not a number"), ("choice", "none of the options")]
+)
+def test_a_target_that_the_grader_cannot_use_is_named_with_its_row(
+    tmp_path: Path, grader: str, says: str
+) -> None:
+    rows = [{"q": "x", "a": {"sum": "about ten"}, "page": 1, "kind": "odd"}]
+    task = load_toml_task(task_file(tmp_path, LINES + f"grader = '{grader}'\n", rows=rows), name="sums")
+    with pytest.raises(UsageError, match=f"sums row 0 is malformed.*{says}"):
+        task.items(1, 1)
+
+
 def test_templates_fill_fields_and_execute_nothing() -> None:
     row = {"x": "{y}", "y": "{x.__class__}", "n": 1.5}
     assert fill("{{x}} {x} {y} {n}", row) == "{x} {y} {x.__class__} 1.5"
