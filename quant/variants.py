@@ -31,7 +31,7 @@ SGLANG_VERSION = "0.5.23"  # the one the CPU plugin was read against
 Device = Literal["cpu", "cuda"]
 
 # Planted faults of the CPU server; kv_controls.py implements them.
-KV_CONTROL_NAMES = ("int4-tensor", "int4-token", "clip2")
+KV_CONTROL_NAMES = ("int4-tensor", "int4-token", "clip2", "drift")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,12 @@ KV_VARIANTS: dict[str, KVVariant] = {
             "bf16",
             "positive control: FP8 E4M3 with a scale 2x too small, clips at amax / 2 (kv_amax.json)",
             control="clip2",
+        ),
+        _variant(
+            "control-drift",
+            "bf16",
+            "positive control of long contexts: int8 to position 64, then twice as coarse every 32 tokens",
+            control="drift",
         ),
         *(
             KVVariant(

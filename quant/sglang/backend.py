@@ -156,19 +156,25 @@ class ReferenceAttentionBackend(AttentionBackend):  # type: ignore[misc]  # sgla
             k = cast_float8(k, self.float8, scale=_descale(layer.k_scale))
             v = k if self.mla else cast_float8(v, self.float8, scale=_descale(layer.v_scale))
         elif self.control is not None:
-            k, v = self._apply_control(layer.layer_id, k, v)
+            k, v = self._apply_control(layer.layer_id, k, v, forward_batch.positions)
         self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc), k, v)
 
     def _apply_control(
-        self, layer_id: int, k: torch.Tensor, v: torch.Tensor
+        self, layer_id: int, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert self.control is not None
         dtype = self.token_to_kv_pool.dtype
         if not self.mla:
-            return self.control(layer_id, "k", k).to(dtype), self.control(layer_id, "v", v).to(dtype)
+            k = self.control(layer_id, "k", k, positions)
+            v = self.control(layer_id, "v", v, positions)
+            return k.to(dtype), v.to(dtype)
         latent, rope = k[..., : self.kv_lora_rank], k[..., self.kv_lora_rank :]
         row = torch.cat(
-            [self.control(layer_id, "latent", latent), self.control(layer_id, "rope", rope)], dim=-1
+            [
+                self.control(layer_id, "latent", latent, positions),
+                self.control(layer_id, "rope", rope, positions),
+            ],
+            dim=-1,
         ).to(dtype)
         return row, row
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from equipoise.kernels.drift import fake_quantize_drifting
 from equipoise.kernels.formats import E4M3FN, fake_quantize_float8, fake_quantize_int
 from equipoise.quant.variants import KV_CONTROL_NAMES
 
@@ -21,7 +22,8 @@ __all__ = ["KV_CONTROLS", "AmaxTable", "KVPart", "build_control", "load_amax"]
 # GQA caches K and V; MLA caches the latent and the rotated key.
 KVPart = Literal["k", "v", "latent", "rope"]
 AmaxTable = tuple[Mapping[str, float], ...]  # [layer][part]
-Control = Callable[[int, KVPart, torch.Tensor], torch.Tensor]
+# (layer, part, x [tokens, ...], positions int64 [tokens]) -> what is cached instead
+Control = Callable[[int, KVPart, torch.Tensor, torch.Tensor], torch.Tensor]
 
 AMAX_FILE = "kv_amax.json"
 
@@ -54,25 +56,38 @@ def load_amax(model_path: str, *, parts: tuple[KVPart, ...], num_layers: int) ->
 
 
 def _int4_tensor(amax: AmaxTable) -> Control:
-    def apply(layer_id: int, part: KVPart, x: torch.Tensor) -> torch.Tensor:
+    def apply(layer_id: int, part: KVPart, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return fake_quantize_int(x, bits=4, amax=amax[layer_id][part])
 
     return apply
 
 
 def _int4_token(_: AmaxTable) -> Control:
-    def apply(layer_id: int, part: KVPart, x: torch.Tensor) -> torch.Tensor:
-        per_token = x.to(torch.float32).flatten(1).abs().amax(dim=1)  # over heads and dims
-        return fake_quantize_int(x, bits=4, amax=per_token.view(-1, *[1] * (x.dim() - 1)))
+    def apply(layer_id: int, part: KVPart, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return fake_quantize_int(x, bits=4, amax=_token_amax(x))
 
     return apply
 
 
 def _clip2(amax: AmaxTable) -> Control:
-    def apply(layer_id: int, part: KVPart, x: torch.Tensor) -> torch.Tensor:
+    def apply(layer_id: int, part: KVPart, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return fake_quantize_float8(x, E4M3FN, scale=amax[layer_id][part] / E4M3FN.max_finite / 2)
 
     return apply
+
+
+def _drift(_: AmaxTable) -> Control:
+    def apply(layer_id: int, part: KVPart, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        each = positions.view(-1, *[1] * (x.dim() - 1))
+        return fake_quantize_drifting(x, amax=_token_amax(x), positions=each)
+
+    return apply
+
+
+def _token_amax(x: torch.Tensor) -> torch.Tensor:
+    """Largest magnitude of each token over heads and dims, [tokens, 1, ...] as ``x``."""
+    amax = x.to(torch.float32).flatten(1).abs().amax(dim=1)
+    return amax.view(-1, *[1] * (x.dim() - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +100,7 @@ KV_CONTROLS: dict[str, ControlKind] = {
     "int4-tensor": ControlKind(build=_int4_tensor, needs_amax=True),
     "int4-token": ControlKind(build=_int4_token, needs_amax=False),
     "clip2": ControlKind(build=_clip2, needs_amax=True),
+    "drift": ControlKind(build=_drift, needs_amax=False),
 }
 assert set(KV_CONTROLS) == set(KV_CONTROL_NAMES)
 
