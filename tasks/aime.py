@@ -8,6 +8,7 @@ Example row (of 2026, local and hub form)::
 2024 and 2025 have the same fields but for the number, which is ``id`` there.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from equipoise.tasks.rows import Row, RowSource
 
 __all__ = ["Aime"]
 
+_ANSWER = re.compile(r"(\d{1,3})(?:\^\{?\\circ\}?)?")  # some copies keep a unit
 _CITATION = "Mathematical Association of America, American Invitational Mathematics Examination"
 #: year: hub, split, revision, licence
 _DATA = {
@@ -68,13 +70,13 @@ class Aime(NumberTask):
         object.__setattr__(self, "sources", tuple(_source(year) for year in self.years))
 
     def parse(self, row: Row, *, source: RowSource, local: bool) -> ChatQuestion:
-        answer = int(row["answer"])
-        if not 0 <= answer <= 999:
-            raise ValueError(f"answer {answer} is not between 0 and 999")
+        answer = _ANSWER.fullmatch(str(row["answer"]).strip())
+        if answer is None:
+            raise ValueError(f"answer {row['answer']!r} is no integer from 0 to 999")
         return ChatQuestion(
             prompt="Solve the problem. Reason step by step, then finish with a line of its own that reads "
             f'"ANSWER: N", where N is an integer from 0 to 999.\n\n{str(row["problem"]).strip()}',
-            target=str(answer),
+            target=str(int(answer[1])),
         )
 
 

@@ -51,14 +51,12 @@ class GpqaDiamond(LetteredTask):
 
     def parse(self, row: Row, *, source: RowSource, local: bool) -> ChatQuestion:
         key = str(row["Record ID"])
-        right = str(row["Correct Answer"]).strip()
-        choices = [right, *(str(row[f"Incorrect Answer {i}"]).strip() for i in (1, 2, 3))]
-        if choices.count(right) > 1:
-            raise ValueError("the right answer is also among the wrong ones")
-        random.Random(f"{self.name}-{key}").shuffle(choices)
+        choices = [str(row["Correct Answer"]), *(str(row[f"Incorrect Answer {i}"]) for i in (1, 2, 3))]
+        order = list(range(len(choices)))
+        random.Random(f"{self.name}-{key}").shuffle(order)
         return ChatQuestion(
-            prompt=lettered_prompt(str(row["Question"]), choices),
-            target="ABCD"[choices.index(right)],
+            prompt=lettered_prompt(str(row["Question"]), [choices[i] for i in order]),
+            target="ABCD"[order.index(0)],
             extra={"options": len(choices)},
             strata={"domain": str(row["High-level domain"])},
             key=key,

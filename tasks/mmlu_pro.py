@@ -47,9 +47,9 @@ class MmluPro(LetteredTask):
 
     def parse(self, row: Row, *, source: RowSource, local: bool) -> ChatQuestion:
         options = [str(o) for o in row["options"]]
-        target, index = str(row["answer"]), int(row["answer_index"])
-        if not 0 <= index < len(options) or string.ascii_uppercase[index] != target:
-            raise ValueError(f"answer {target!r} is not option {index} of {len(options)}")
+        target = str(row["answer"])
+        if len(target) != 1 or target not in string.ascii_uppercase[: len(options)]:
+            raise ValueError(f"answer {target!r} is none of {len(options)} options")
         return ChatQuestion(
             prompt=lettered_prompt(str(row["question"]), options),
             target=target,

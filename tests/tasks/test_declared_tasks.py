@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hub_rows import serve_rows
-from kimi_chat import count_tokens, render
+from kimi_chat import count_tokens, encode, render, tokenizer
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.types import Task
@@ -162,13 +162,12 @@ def test_a_local_file_has_the_hubs_rows(name: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("mmlu_pro", {"answer": "B"}, "mmlu_pro row 0 is malformed.*'B' is not option 2 of 3"),
-        ("mmlu_pro", {"options": ["one"], "answer": "A", "answer_index": 0}, "row 0 is malformed.*1 choices"),
+        ("mmlu_pro", {"answer": "D"}, "mmlu_pro row 0 is malformed.*'D' is none of 3"),
+        ("mmlu_pro", {"options": ["one"], "answer": "A"}, "row 0 is malformed.*1 choices"),
         ("mmlu_redux", {"answer": 4}, "row 0 of virology is malformed.*4 is none of 4"),
-        ("gpqa_diamond", {"Incorrect Answer 2": "ten"}, "row 0 is malformed.*also among the wrong"),
         ("gsm8k", {"answer": "It is two."}, "gsm8k row 0 is malformed.*no number behind ####"),
         ("math_500", {"answer": " "}, "math_500 row 0 is malformed.*answer is empty"),
-        ("aime", {"answer": 1000}, "aime row 0 of 2026 is malformed.*1000 is not between"),
+        ("aime", {"answer": 1000}, "aime row 0 of 2026 is malformed.*1000 is no integer"),
         ("mgsm", {"answer_number": "many"}, "mgsm row 0 of de is malformed.*'many' is not a number"),
         ("bbh", {"target": "Maybe"}, "bbh row 0 of navigate is malformed.*'Maybe' is not of the kind yes/no"),
     ],
@@ -266,6 +265,27 @@ def test_numbers_are_read_as_the_language_writes_them() -> None:
     assert Mgsm().grade(german, "Er verdient 70.000 $.").value == 1.0
     (english,) = (i for i in Mgsm(languages=("en",)).items(250, 1) if i.id == "mgsm-en-00002")
     assert Mgsm().grade(english, "He makes 70.000 dollars.").value == 0.0
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_kimi_reads_back_every_prompt_without_control_tokens(name: str) -> None:
+    task = local(name)
+    for item in task.items(150, 1):
+        request = task.next_request(item, ())
+        assert request is not None and request.messages is not None
+        text = render(request.messages)
+        ids = encode(text)
+        assert tokenizer().decode(ids) == text
+        control = [i for i in ids if i >= 163_584]
+        # Three control tokens open and close each of the two turns, two open the answer.
+        assert len(control) == 8
+        assert len(ids) < 1500
+
+
+def test_aime_answers_may_carry_noughts_or_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Aime(years=(2026,))
+    on_hub(monkeypatch, task, [{**AIME, "answer": a} for a in ("033", "336^\\circ", 7)])
+    assert sorted(i.target for i in task.items(3, 1)) == ["33", "336", "7"]
 
 
 def test_hub_and_revision_are_what_the_source_pins(monkeypatch: pytest.MonkeyPatch) -> None:
