@@ -18,10 +18,12 @@ from equipoise.tasks.dialog_recall import DialogRecall
 from equipoise.tasks.gpqa_diamond import GpqaDiamond
 from equipoise.tasks.gsm8k import Gsm8k
 from equipoise.tasks.hellaswag import HellaSwag
+from equipoise.tasks.humaneval import HumanEval
 from equipoise.tasks.ifeval import IFEval
 from equipoise.tasks.kimi_tools import ToolSchema, ToolTrigger
 from equipoise.tasks.kv_retrieval import KvRetrieval
 from equipoise.tasks.lambada import Lambada
+from equipoise.tasks.livecodebench import LiveCodeBench
 from equipoise.tasks.logprob import Logprob
 from equipoise.tasks.logprob_text import LogprobText
 from equipoise.tasks.long.coreference import Coreference
@@ -30,6 +32,7 @@ from equipoise.tasks.long.niah_multi import NiahMulti
 from equipoise.tasks.long.var_tracking import VarTracking
 from equipoise.tasks.long.word_count import WordCount
 from equipoise.tasks.math_500 import Math500
+from equipoise.tasks.mbpp import MBPP
 from equipoise.tasks.mgsm import Mgsm
 from equipoise.tasks.mmlu_pro import MmluPro
 from equipoise.tasks.mmlu_redux import MmluRedux
@@ -78,5 +81,8 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "hellaswag": HellaSwag(),
         "boolq": BoolQ(),
         "openbookqa": OpenBookQA(),
+        "humaneval": HumanEval(),
+        "livecodebench": LiveCodeBench(),
+        "mbpp": MBPP(),
     }
 )

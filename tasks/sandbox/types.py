@@ -38,7 +38,7 @@ class Limits:
     """
 
     cpu_s: int = 10
-    wall_s: float = 30.0
+    wall_s: float = 60.0
     memory_bytes: int = 1 << 30
     output_bytes: int = 8 << 20  # and the size of any file
     scratch_bytes: int = 16 << 20
