@@ -93,7 +93,7 @@ def _task(question: Question, arm: ArmSpec, data: ModelSamples) -> ExportedTask:
         metric, filter_ = task.lm_eval_metric
         shots = task.shots
     elif output_type != "generate_until":
-        metric = "acc"
+        metric = str(getattr(task, "metric", "acc"))
     return ExportedTask(
         task=name,
         version=task.version,

@@ -1,6 +1,8 @@
 """Every task of the registry says what its data are and pins them."""
 
+import json
 import re
+from dataclasses import asdict
 
 import pytest
 
@@ -18,6 +20,7 @@ def test_every_task_has_a_card(name: str) -> None:
     assert card.title and card.group and card.licence
     assert card.citation or card.items is None  # generated ones cite nothing
     assert card.items is None or card.items > 0
+    assert json.loads(json.dumps(asdict(card)))["title"] == card.title
     assert set(card.advice) <= {"kimi", "glm"}
     for advice in card.advice.values():
         assert advice.source

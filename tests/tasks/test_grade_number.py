@@ -1,6 +1,9 @@
 """The number that an answer gives."""
 
+import json
+import os
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +94,18 @@ def test_hostile_text_is_read_in_bounded_steps(unit: str) -> None:
 def test_a_target_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="'about ten' is not a number"):
         grade_number("10", "about ten")
+
+
+def test_published_solutions_of_four_models_are_graded_as_published() -> None:
+    path = Path(os.environ.get("EQUIPOISE_DATA", "")) / "paired" / "gsm8k_example_model_solutions.jsonl"
+    if not path.is_file():
+        pytest.skip("EQUIPOISE_DATA has no paired/gsm8k_example_model_solutions.jsonl")
+    graded = 0
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        target = row["ground_truth"].rpartition("A: ")[2]
+        for solution in (v for v in row.values() if isinstance(v, dict)):
+            right = grade_number(solution["solution"], target).value == 1.0
+            assert right is solution["is_correct"], solution["solution"]
+            graded += 1
+    assert graded == 4 * 1319
