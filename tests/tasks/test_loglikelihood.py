@@ -157,7 +157,7 @@ def test_unreachable_hub_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> No
     source = RowSource(
         local="x.jsonl", hub="o/n", config="c", split="test", revision="0" * 40, licence="", citation=""
     )
-    with pytest.raises(UsageError, match=r"o/n .*no route; set EQUIPOISE_DATA .*to a directory with x\.jsonl"):
+    with pytest.raises(UsageError, match=r"o/n .*no route; set EQUIPOISE_DATA .*directory with x\.jsonl"):
         load_rows(source)
 
 
