@@ -1,15 +1,18 @@
 """A plan's ``options`` of a task: fields of its dataclass, by name and type."""
 
 import difflib
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.types import Task
 from equipoise.tasks.card import WithOptions
+from equipoise.tasks.rows import RowSource
 
-__all__ = ["options_of", "with_options"]
+__all__ = ["options_of", "where_data_is", "with_options"]
 
 
 def options_of(task: Task) -> dict[str, Any]:
@@ -45,6 +48,22 @@ def with_options(task: Task, options: Mapping[str, Any]) -> Task:
         return changed
     except ValueError as e:
         raise UsageError(f"task {task.name!r}: {e}") from e
+
+
+def where_data_is(task: Task) -> Task:
+    """The task with those of its labelled sources whose files are in ``EQUIPOISE_DATA``, if only some are."""
+    directory = os.environ.get("EQUIPOISE_DATA")
+    sources: Sequence[RowSource] = getattr(task, "sources", ())
+    labels = [s.label for s in sources if s.label]
+    if not directory or not labels:
+        return task
+    here = [s.label for s in sources if s.label and (Path(directory) / s.local).is_file()]
+    if not here or len(here) == len(labels):
+        return task
+    for name, value in options_of(task).items():
+        if isinstance(value, tuple) and {str(v) for v in value} == set(labels):
+            return with_options(task, {name: [v for v in value if str(v) in here]})
+    return task
 
 
 def _like(present: Any, value: Any, where: str) -> Any:

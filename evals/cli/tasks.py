@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,9 @@ from equipoise.evals.types import Request, Task
 __all__ = ["tasks"]
 
 SHOWN_CHARS = 1500
+OPTION = click.option(
+    "--option", "given", multiple=True, metavar="NAME=JSON", help="Set an option of the task; repeatable."
+)
 
 
 @click.group()
@@ -53,17 +56,18 @@ def list_(*, as_json: bool) -> None:
 
 @tasks.command()
 @click.argument("name")
+@OPTION
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @data_dir_option
 @errors_exit
-def show(*, name: str, as_json: bool) -> None:
+def show(*, name: str, given: tuple[str, ...], as_json: bool) -> None:
     """One task: its card, options, vendors' advice, and an item as it is asked.
 
     NAME is a shipped task, a task file (.toml, .yaml of lm-eval, .py), or lm_eval:NAME.
     """
-    from equipoise.tasks.options import options_of
+    from equipoise.tasks.options import options_of, with_options
 
-    task = _task(name)
+    task = with_options(_task(name), _options(given))
     facts = _facts(task.name, task) | {"options": options_of(task), "version": task.version}
     try:
         item = next(iter(task.items(1, 1)), None)
@@ -96,18 +100,22 @@ def show(*, name: str, as_json: bool) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
 @click.option("--all", "all_", is_flag=True, help="Every shipped task whose data is here.")
 @click.option("--items", type=click.IntRange(min=1), help="Only so many items of each (default: all).")
+@OPTION
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @data_dir_option
 @errors_exit
-def validate(*, names: tuple[str, ...], all_: bool, items: int | None, as_json: bool) -> None:
+def validate(
+    *, names: tuple[str, ...], all_: bool, items: int | None, given: tuple[str, ...], as_json: bool
+) -> None:
     """Load every item, ask it, and grade a right and a wrong answer to it; exits 1 if something is off."""
+    from equipoise.tasks.options import where_data_is, with_options
     from equipoise.tasks.registry import TASKS
     from equipoise.tasks.validate import TaskValidation, validate_task
 
     if not names and not all_:
         raise UsageError("name a task or a file, or say --all")
-    chosen = dict(TASKS) if all_ else {}
-    chosen |= {task.name: task for task in map(_task, names)}
+    chosen = {name: where_data_is(task) for name, task in TASKS.items()} if all_ else {}
+    chosen |= {task.name: with_options(task, _options(given)) for task in map(_task, names)}
     found: list[TaskValidation] = []
     missing: dict[str, str] = {}
     with Progress(console=console(err=True), transient=True) as progress:
@@ -179,6 +187,19 @@ def _task(name: str) -> Task:
     except ValueError as e:
         raise UsageError(f"{name!r} is not the name of a task or of a task file") from e
     return task_of(spec)
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--option {text}: write NAME=VALUE, the value as JSON")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value  # a bare word
+    return found
 
 
 def _count(task: Task, default: int) -> int:
