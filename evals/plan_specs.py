@@ -56,6 +56,7 @@ class ArmSpec(Strict):
     api: Literal["sglang", "openai"] = "sglang"
     served_model: str | None = None  # the model name to ask an OpenAI-compatible endpoint for
     api_key_env: str | None = None  # name of the environment variable; the key itself is never stored
+    stream: bool = False  # whether an OpenAI-compatible endpoint is asked for streamed replies
     replay: str | None = None  # a run directory whose journal answers instead of a server
     #: server facts in which this arm alone may differ, beyond those that the plan allows every arm
     allowed_differences: tuple[str, ...] = ()
@@ -71,6 +72,8 @@ class ArmSpec(Strict):
             raise ValueError(f'arm {self.name!r}: api = "openai" goes with url')
         if self.api == "openai" and self.served_model is None:
             raise ValueError(f'arm {self.name!r}: api = "openai" needs served_model')
+        if self.stream and self.api != "openai":
+            raise ValueError(f'arm {self.name!r}: stream goes with api = "openai"')
         return self
 
 

@@ -11,12 +11,13 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from equipoise.evals.backends.event_lines import EventLines
 from equipoise.evals.errors import RequestError, UsageError
 
 __all__ = ["JsonClient", "parse_retry_after"]
@@ -25,6 +26,7 @@ MAX_REPLY_BYTES = 64 << 20
 MAX_MESSAGE_CHARS = 400
 MAX_CONNECTIONS = 1024  # the runner bounds what is in flight; this only guards the file descriptors
 
+T = TypeVar("T")
 _RETRYABLE_STATUS = frozenset({408, 425, 429})
 _REFUSING_STATUS = frozenset({400, 413, 422})
 # What SGLang, vLLM, OpenAI and others say when a prompt does not fit, or will not be answered.
@@ -81,6 +83,19 @@ class JsonClient:
         data = json.dumps(body, separators=(",", ":")).encode("ascii")
         return self._parse(path, await self._send("POST", path, data))
 
+    async def post_events(self, path: str, body: Mapping[str, Any], take: Callable[[Any], None]) -> None:
+        """POST a JSON object and hand every event of the streamed reply, parsed, to ``take``.
+
+        A stream is whole only with its ``[DONE]``: one that ends without, or holds an error, is a failure.
+        """
+        data = json.dumps(body, separators=(",", ":")).encode("ascii")
+
+        async def read(path: str, reply: aiohttp.ClientResponse) -> None:
+            async for event in self._events(path, reply):
+                take(self._parse(path, event, in_stream=True))
+
+        await self._exchange("POST", path, data, read)
+
     async def get(self, path: str) -> Any:
         """GET a JSON value."""
         return self._parse(path, await self._send("GET", path, None))
@@ -113,14 +128,22 @@ class JsonClient:
         return self._session
 
     async def _send(self, method: str, path: str, data: bytes | None) -> bytes:
+        return await self._exchange(method, path, data, self._read)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        read: Callable[[str, aiohttp.ClientResponse], Awaitable[T]],
+    ) -> T:
         url = self.base_url + path
         try:
             # A redirect would turn POST into GET and carry the key elsewhere.
             async with self._open().request(method, url, data=data, allow_redirects=False) as reply:
-                body = await self._read(path, reply)
                 if reply.status != 200:
-                    self._fail_status(path, reply, body)
-                return body
+                    self._fail_status(path, reply, await self._read(path, reply))
+                return await read(path, reply)
         except TimeoutError as e:  # aiohttp's time-outs are of this kind too
             raise RequestError(f"{url}: no reply within {self._timeout_s:g} s", retryable=True) from e
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError) as e:
@@ -135,9 +158,35 @@ class JsonClient:
             why = self._quotable(str(e)) or type(e).__name__
             raise RequestError(f"{url}: the connection broke ({why})", retryable=True) from e
 
-    async def _read(self, path: str, reply: aiohttp.ClientResponse) -> bytes:
+    def _require_plain(self, path: str, reply: aiohttp.ClientResponse) -> None:
         if reply.headers.get("Content-Encoding", "identity").lower() != "identity":
             self.fail(path, "the reply is compressed although that was not asked for")
+
+    async def _events(self, path: str, reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The data of each server-sent event up to ``[DONE]``."""
+        self._require_plain(path, reply)
+        if reply.content_type != "text/event-stream":
+            self.fail(path, f"asked for a stream, got {reply.content_type}; ask this endpoint without stream")
+        total, pending, events = 0, bytearray(), EventLines()
+        async for piece in reply.content.iter_any():
+            total += len(piece)
+            if total > MAX_REPLY_BYTES:
+                self.fail(path, f"the reply is larger than {MAX_REPLY_BYTES >> 20} MiB")
+            pending += piece
+            if b"\n" not in piece:
+                continue
+            *lines, rest = bytes(pending).split(b"\n")
+            pending = bytearray(rest)
+            for line in lines:
+                event = events.take(line)
+                if event == b"[DONE]":
+                    return
+                if event is not None:
+                    yield event
+        self.fail(path, "the stream broke off before its end ([DONE])", retryable=True)
+
+    async def _read(self, path: str, reply: aiohttp.ClientResponse) -> bytes:
+        self._require_plain(path, reply)
         length = reply.content_length
         if length is not None and length <= MAX_REPLY_BYTES:
             return await reply.read()
@@ -168,7 +217,7 @@ class JsonClient:
             refused=refused,
         )
 
-    def _parse(self, path: str, body: bytes) -> Any:
+    def _parse(self, path: str, body: bytes, *, in_stream: bool = False) -> Any:
         try:
             value = json.loads(body, parse_constant=_not_finite)
         except (ValueError, RecursionError) as e:
@@ -179,8 +228,13 @@ class JsonClient:
             ) from e
         if isinstance(value, dict) and value.get("error"):
             message = _error_text(body)
+            refused = bool(_REFUSAL.search(message))
+            # An error within a stream is of the generation, which may succeed when asked again.
             self.fail(
-                path, f"HTTP 200 with an error inside: {message}", refused=bool(_REFUSAL.search(message))
+                path,
+                f"HTTP 200 with an error inside: {message}",
+                retryable=in_stream and not refused,
+                refused=refused,
             )
         return value
 

@@ -11,6 +11,7 @@ from equipoise.evals.backends.openai_reply import (
     output_from_chat,
     output_from_completion,
 )
+from equipoise.evals.backends.openai_stream import STREAMED, ChatStream
 from equipoise.evals.types import ChatOptions, Message, Output, Request, SampleKey, SamplingParams
 
 __all__ = ["OpenAIHttp"]
@@ -32,16 +33,26 @@ class OpenAIHttp:
         For one request.
     api_key_env : str or None
         The environment variable with the API key.
+    stream : bool
+        Whether conversations are answered by a stream, of which only a whole one counts; not where
+        logprobs are asked for.
     """
 
     def __init__(
-        self, base_url: str, *, model: str, timeout_s: float = 600.0, api_key_env: str | None = None
+        self,
+        base_url: str,
+        *,
+        model: str,
+        timeout_s: float = 600.0,
+        api_key_env: str | None = None,
+        stream: bool = False,
     ) -> None:
         base_url = base_url.rstrip("/")
         if base_url.count("/") == 2:  # http://host:port
             base_url += "/v1"
         self._client = JsonClient(base_url, timeout_s=timeout_s, api_key_env=api_key_env)
         self.model = model
+        self.stream = stream
 
     def __repr__(self) -> str:
         return f"OpenAIHttp({self.label!r}, model={self.model!r})"
@@ -65,7 +76,14 @@ class OpenAIHttp:
         if request.messages is not None:
             if request.prompt_logprobs is not None:
                 self._client.fail(_CHAT, "no prompt logprobs for conversations; ask with text or input_ids")
-            reply = await self._client.post(_CHAT, chat_body(request, model=self.model, ignore_eos=False))
+            body = chat_body(request, model=self.model, ignore_eos=False)
+            # SGLang's streams leave out the logprobs of tokens without text, such as the last.
+            if self.stream and not request.output_logprobs:
+                stream = ChatStream(self._client, _CHAT)
+                await self._client.post_events(_CHAT, {**body, **STREAMED}, stream.take)
+                reply: Any = stream.reply()
+            else:
+                reply = await self._client.post(_CHAT, body)
             return output_from_chat(self._client, _CHAT, reply, latency_s=time.perf_counter() - started)
         reply = await self._client.post(_COMPLETIONS, completion_body(request, model=self.model))
         return output_from_completion(

@@ -158,7 +158,11 @@ def backend_of(plan: Plan, arm: ArmSpec, *, url: str | None, run_id: str) -> Bac
     if arm.api == "openai":
         assert arm.served_model is not None, "checked by the plan"
         return OpenAIHttp(
-            target, model=arm.served_model, api_key_env=arm.api_key_env, timeout_s=plan.runner.timeout_s
+            target,
+            model=arm.served_model,
+            api_key_env=arm.api_key_env,
+            timeout_s=plan.runner.timeout_s,
+            stream=arm.stream,
         )
     return SglangHttp(
         target,
