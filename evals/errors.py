@@ -26,6 +26,7 @@ __all__ = [
     "PlanError",
     "RequestError",
     "ServerError",
+    "SignoffError",
     "UsageError",
 ]
 
@@ -104,3 +105,7 @@ class JournalError(EquipoiseError):
 
 class LedgerError(EquipoiseError):
     """The ledger of attempts is damaged, edited, locked, or cannot be saved."""
+
+
+class SignoffError(EquipoiseError):
+    """A sign-off is damaged, was edited, or its signature does not hold."""

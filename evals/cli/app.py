@@ -16,6 +16,7 @@ from equipoise.evals.cli.quant import quant
 from equipoise.evals.cli.run import report, run
 from equipoise.evals.cli.seeds import seeds
 from equipoise.evals.cli.serve import doctor, serve
+from equipoise.evals.cli.signoff import signoff
 from equipoise.evals.cli.stats import stats
 from equipoise.evals.cli.tasks import tasks
 
@@ -28,5 +29,19 @@ def main() -> None:
     """Is a quantized SGLang release statistically indistinguishable from its BF16 original?"""
 
 
-for command in (run, report, compare, export, plan, ledger, stats, tasks, quant, serve, doctor, seeds):
+for command in (
+    run,
+    report,
+    compare,
+    export,
+    signoff,
+    plan,
+    ledger,
+    stats,
+    tasks,
+    quant,
+    serve,
+    doctor,
+    seeds,
+):
     main.add_command(command)
