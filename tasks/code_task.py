@@ -3,6 +3,7 @@
 A machine that does not isolate as required is refused when items are asked for, before anything is served.
 """
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from equipoise.evals.types import Output, Sample, TaskItem
 from equipoise.tasks.chat import ChatTask, settled_score
 from equipoise.tasks.graders.code_block import FoundCode
 from equipoise.tasks.graders.grade import Grade
+from equipoise.tasks.heldout import content_hash
 from equipoise.tasks.reference import reply
 from equipoise.tasks.sandbox.sandbox import shared_sandbox
-from equipoise.tasks.sandbox.types import Call, Code, Isolation, Limits, Program, SandboxResult
+from equipoise.tasks.sandbox.types import Call, Code, Isolation, Keyed, Limits, Program, SandboxResult
 
 __all__ = ["CodeTask", "fenced"]
 
@@ -50,7 +52,7 @@ class CodeTask(ChatTask):
         found = self._found(item, answer)
         if isinstance(found, Grade):
             return found
-        result = shared_sandbox().run(self.job(item, found), self.limits)
+        result = shared_sandbox().run(self._keyed(item, found), self.limits)
         return Grade(value=float(result.ok), extracted=found.code, reason=_reason(result))
 
     def prepare(self, pairs: Sequence[tuple[TaskItem, Sample]]) -> None:
@@ -64,12 +66,16 @@ class CodeTask(ChatTask):
             if isinstance(settled, Output) and settled.text is not None:
                 found = self._found(item, settled.text)
                 if isinstance(found, FoundCode):
-                    jobs.append(self.job(item, found))
+                    jobs.append(self._keyed(item, found))
         shared_sandbox().run_many(jobs, self.limits)
 
     def right(self, item: TaskItem) -> Sequence[Output] | None:
         """The reference solution."""
         return (reply(fenced(item.target)),) if item.target else None
+
+    def _keyed(self, item: TaskItem, found: FoundCode) -> Keyed:
+        key = content_hash(self.name, self.version, item.content_hash, ascii(found.code), str(found.is_body))
+        return Keyed(key=key, make=functools.partial(self.job, item, found))
 
     def _found(self, item: TaskItem, answer: str) -> FoundCode | Grade:
         found = self.find_code(item, answer)

@@ -1,7 +1,7 @@
 """A run's samples, read from its journal and scored: what analysis and report are made of."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from equipoise.evals.journal import Journal
 from equipoise.evals.pairing import ScoredSample, pair, pair_logprobs
 from equipoise.evals.parity import compare_prompt_tokens
 from equipoise.evals.plan import ArmSpec, Plan
-from equipoise.evals.types import ArmRole, Sample
+from equipoise.evals.types import ArmRole, Sample, TaskItem
+from equipoise.tasks.code_task import CodeTask
 
 __all__ = ["ModelSamples", "at_items", "evidence_of", "planned_samples", "read_model"]
 
@@ -45,6 +46,8 @@ def read_model(journal: Journal, plan: Plan, questions: Sequence[Question], mode
         for arm in plan.arms:
             found = list(journal.samples(model=model, arm=arm.name, task=question.spec.name))
             samples[arm.name, question.spec.name] = found
+            if isinstance(question.task, CodeTask):
+                _run_code(question.task, question, items, found)
             scored[arm.name, question.spec.name] = [
                 ScoredSample(
                     key=s.key,
@@ -56,6 +59,15 @@ def read_model(journal: Journal, plan: Plan, questions: Sequence[Question], mode
                 if s.key.item_id in items
             ]
     return ModelSamples(model=model, samples=samples, scored=scored)
+
+
+def _run_code(
+    task: CodeTask, question: Question, items: Mapping[str, TaskItem], samples: Sequence[Sample]
+) -> None:
+    """Run all programs of these samples at once: scoring them one by one then finds the results."""
+    pairs = [(items[s.key.item_id], s) for s in samples if s.key.item_id in items]
+    settled = [replace(s, outputs=question.generation.settled(task, item, s.outputs)) for item, s in pairs]
+    task.prepare([(item, s) for (item, _), s in zip(pairs, settled, strict=True)])
 
 
 def at_items(data: ModelSamples, questions: Sequence[Question]) -> ModelSamples:

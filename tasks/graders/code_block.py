@@ -11,7 +11,10 @@ _PYTHON = frozenset({"", "python", "python3", "py", "py3", "python2", "pycon"})
 _CODE_LINE = re.compile(
     r"(?:from|import|def|class|async|@|#|if|for|while|try|with|[A-Za-z_][\w.]{0,80}\s*[=(\[:])"
 )
-_BEGINNING = re.compile(r"(?:from\s+\S+\s+import\b|import\s+\w|def\s+\w|class\s+\w|async\s+def\b|@\w)")
+_BEGINNING = re.compile(
+    r"^(?:from\s+\S+\s+import\b|import\s+\w|def\s+\w|class\s+\w|async\s+def\b|@\w)", re.MULTILINE
+)
+_MAX_FENCE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ def _blocks(answer: str) -> list[str]:
     fence, is_python, margin = "", False, 0
     lines: list[str] = []
     for line in answer.splitlines():
-        match = _FENCE.match(line) if line.lstrip()[:3] in ("```", "~~~") else None
+        match = _FENCE.match(line) if len(line) <= _MAX_FENCE_CHARS else None
         if not fence and match:
             fence, is_python, lines = match[1], match[2].lower() in _PYTHON, []
             margin = len(line) - len(line.lstrip())  # of a block in a list, whose lines are indented too

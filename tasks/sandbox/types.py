@@ -1,11 +1,11 @@
 """What is asked of the sandbox and what it says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
-__all__ = ["Call", "Code", "Isolation", "Limits", "Probe", "Program", "SandboxResult", "Status"]
+__all__ = ["Call", "Code", "Isolation", "Keyed", "Limits", "Probe", "Program", "SandboxResult", "Status"]
 
 
 class Isolation(IntEnum):
@@ -34,7 +34,7 @@ class Status(StrEnum):
 class Limits:
     """Of one program. Processor time decides, so that a busy machine does not; ``wall_s`` ends what sleeps.
 
-    Both are of one call, or one input; all tests of a `Code` together have ``wall_s``.
+    Both are of one call, or one input; all tests of a `Code` together have ``wall_s`` and thrice ``cpu_s``.
     """
 
     cpu_s: int = 10
@@ -96,6 +96,14 @@ class Program:
         """As the sandbox reads it."""
         cases = [{"stdin": given, "expected": expected} for given, expected in self.cases]
         return {"mode": "stdin", "code": self.code, "preamble": self.preamble, "cases": cases}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyed:
+    """A program that is made only when it is run; ``key`` stands for it, its tests included."""
+
+    key: str
+    make: Callable[[], Code | Call | Program]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

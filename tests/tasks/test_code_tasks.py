@@ -184,6 +184,27 @@ def test_an_answer_without_code_is_unextracted(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            "```python\n" * 10**5,
+            "``` " + " " * 10**6,
+            "from " * 2 * 10**5,
+            "from" + " " * 10**6,
+            "(" * 10**6,
+        ),
+        *("```\n" + "\\" * 10**6, "def f(" * 10**5, "import x\n" + "x" * 10**6, "\n" * 10**6, "`" * 10**6),
+        *("```python\nx = '\ud800\x00'\n```", "```python\n\ud800\n```", "import x\x00"),
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_no_answer_breaks_the_grader(answer: str) -> None:
+    for task, row in ((HumanEval(), HUMANEVAL_ROW), (LiveCodeBench(), contest_row())):
+        item = item_of(task, row)
+        assert task.score(item, sample(item, reply(answer))).value == 0.0
+
+
+@pytest.mark.parametrize(
     ("answer", "names", "code"),
     [
         ("```python\nx = 1\n```", (), "x = 1\n"),

@@ -5,14 +5,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from equipoise.evals.errors import EquipoiseError, UsageError
@@ -193,12 +195,35 @@ def test_a_killed_server_is_started_again_and_a_second_failure_is_no_score(sandb
         sandbox.run(Code(code="", tests=("def",)))
 
 
-def test_closing_ends_every_process() -> None:
-    fresh = Sandbox(minimum=Isolation.LIMITS)
-    fresh.probe()
-    process = fresh._running()._process
-    fresh.close()
-    assert process.poll() is not None
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the process group is known")
+@pytest.mark.parametrize("without", [(), ("namespaces",), server.LAYERS], ids=str)
+def test_what_runs_ends_with_us_however_we_end(without: tuple[str, ...]) -> None:
+    code = f"""
+from equipoise.tasks.sandbox.sandbox import Sandbox
+from equipoise.tasks.sandbox.types import Code, Isolation
+s = Sandbox(minimum=Isolation.LIMITS, without=dict.fromkeys({without!r}, "off"))
+s.probe()
+print("ready", flush=True)
+s.run(Code(code="import time\\ndef f(): time.sleep(50)", tests=("f()",)))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as ours:
+        assert ours.stdout is not None
+        ours.stdout.readline()
+        me = psutil.Process(ours.pid)
+        below = _wait_for(lambda: me.children(recursive=True), lambda found: len(found) >= 4)
+        ours.kill()
+    left = _wait_for(lambda: [p for p in below if p.is_running() and p.status() != "zombie"], lambda p: not p)
+    assert not left
+
+
+def _wait_for(look: Callable[[], list[Any]], enough: Callable[[list[Any]], bool]) -> list[Any]:
+    found = look()
+    for _ in range(600):
+        if enough(found):
+            break
+        time.sleep(0.05)
+        found = look()
+    return found
 
 
 def test_weak_isolation_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
