@@ -8,7 +8,7 @@ backslash escape, so that a reader sees that they were there.
 import re
 import unicodedata
 
-from equipoise.reports.evidence import Excerpt
+from equipoise.reports.flips import Excerpt
 
 __all__ = ["clean", "cut", "html_text", "md_block", "md_code", "md_text", "one_line", "xml_text"]
 
@@ -17,6 +17,7 @@ MAX_MARKS = 2  # combining marks on one character that are shown as such
 # Cc controls, Cf bidi and zero-width, Cs surrogates, Co private, Cn unassigned, Zl/Zp separators
 _UNSHOWN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _MARKS = {"Mn", "Me"}
+_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))  # change a width behind the layout's back
 _MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*_{}[]<>#|~$&"})
 
 
@@ -30,17 +31,24 @@ def clean(text: str, *, keep: str = "\n", ascii_only: bool = False) -> str:
         text = text.encode("ascii", "backslashreplace").decode("ascii")
     if text.isascii() and text.isprintable():
         return text
+    acting = {char for char in set(text) if _acts(char) and char not in keep}
+    if not acting:
+        return text
     out: list[str] = []
     marks = 0
     for char in text:
         category = unicodedata.category(char)
         marks = marks + 1 if category in _MARKS else 0
-        selector = "\ufe00" <= char <= "\ufe0f"  # changes a width behind the layout's back
-        if char in keep or not (category in _UNSHOWN or marks > MAX_MARKS or selector):
+        if char not in acting or (0 < marks <= MAX_MARKS and char not in _SELECTORS):
             out.append(char)
         else:
             out.append(char.encode("unicode_escape", "surrogatepass").decode("ascii"))
     return "".join(out)
+
+
+def _acts(char: str) -> bool:
+    """Whether a character may have to be escaped: a mark only if it is one of many."""
+    return char in _SELECTORS or unicodedata.category(char) in _UNSHOWN | _MARKS
 
 
 def one_line(text: str, max_chars: int = 300, *, ascii_only: bool = False) -> str:
@@ -53,11 +61,12 @@ def cut(text: str | Excerpt | None, max_chars: int, *, ascii_only: bool = False)
     """The first ``max_chars`` characters; what was left out is said, counted from the whole text."""
     if text is None:
         return "(no answer)"
-    whole, total = (text.text, text.chars) if isinstance(text, Excerpt) else (text, len(text))
-    shown = whole[:max_chars]
-    if total == len(shown):
-        return shown
-    return f"{shown}{'...' if ascii_only else '…'} [{total - len(shown):,} more characters]"
+    is_part = isinstance(text, Excerpt)
+    whole, start, total = (text.text, text.start, text.chars) if is_part else (text, 0, len(text))
+    shown, dots = whole[:max_chars], "..." if ascii_only else "…"
+    before = f"[{start:,} characters before] {dots}" if start else ""
+    rest = total - start - len(shown)
+    return before + shown + (f"{dots} [{rest:,} more characters]" if rest else "")
 
 
 def xml_text(text: str, max_chars: int) -> str:

@@ -1,18 +1,15 @@
-"""The measured parts of a report: rows of tables, controls, flips. Plain values; see model.py."""
+"""The measured parts of a report: rows of tables, noise floor, controls. Plain values; see model.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from equipoise.reports.node import Node
-from equipoise.reports.vocabulary import CONTROL_STRENGTHS, FLIP_DIRECTIONS, TASK_VERDICTS, require
+from equipoise.reports.vocabulary import CONTROL_STRENGTHS, TASK_VERDICTS, require
 
 __all__ = [
     "Control",
     "ErrorSample",
-    "Excerpt",
     "Exclusion",
-    "Flip",
-    "Flips",
     "Interval",
     "Missing",
     "NoiseFloor",
@@ -22,8 +19,6 @@ __all__ = [
     "PowerRow",
     "TaskRow",
 ]
-
-MAX_EXCERPT_CHARS = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +118,8 @@ class NoiseFloor(Node):
     passed: bool
     excess_discordance: float | None = None  # of the candidate over A2 against A1
     excess_interval: Interval | None = None
+    delta: float | None = None  # A2 - A1, pooled mean
+    interval: Interval | None = None
     reason: str = ""
     tasks: tuple[NoiseRow, ...] = ()
     undefined: Mapping[str, str] = field(default_factory=dict)
@@ -201,49 +198,3 @@ class ErrorSample(Node):
     task: str
     item_id: str
     message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt(Node):
-    """The start of a text, and how long the text was (``chars`` = Unicode code points)."""
-
-    text: str
-    chars: int
-
-    @classmethod
-    def of(cls, text: str, max_chars: int = MAX_EXCERPT_CHARS) -> "Excerpt":
-        """Keep the first ``max_chars`` of ``text``; the full length is kept, so that the cut shows."""
-        return cls(text=text[:max_chars], chars=len(text))
-
-    def check(self) -> None:
-        if self.chars < len(self.text):
-            raise ValueError(
-                f"Excerpt.chars is {self.chars}, less than the {len(self.text)} characters given"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flip(Node):
-    """One item that one arm answered right and the other wrong; an answer is None if there was none."""
-
-    task: str
-    item_id: str
-    direction: str  # lost | gained
-    prompt: Excerpt
-    target: Excerpt
-    baseline: Excerpt | None
-    candidate: Excerpt | None
-    baseline_finish: str = ""
-    candidate_finish: str = ""
-
-    def check(self) -> None:
-        require("Flip.direction", self.direction, FLIP_DIRECTIONS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flips(Node):
-    """Counts of all flips, and the ones shown: lost first, then gained."""
-
-    lost: int
-    gained: int
-    shown: tuple[Flip, ...] = ()

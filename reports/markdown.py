@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from equipoise.reports import logprob_tables, secondary_tables, sources, tables
 from equipoise.reports.escape import clean, cut, html_text, md_block, md_code, md_text
-from equipoise.reports.evidence import Flip
+from equipoise.reports.flips import Flip
 from equipoise.reports.forest import Glyphs, axis, bar, half_range
 from equipoise.reports.format import count
 from equipoise.reports.model import ModelReport, Report

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from equipoise.reports.evidence import (
     Control,
     ErrorSample,
-    Excerpt,
     Exclusion,
-    Flip,
-    Flips,
     Interval,
     Missing,
     NoiseFloor,
@@ -25,6 +22,7 @@ from equipoise.reports.evidence import (
     PowerRow,
     TaskRow,
 )
+from equipoise.reports.flips import Excerpt, FirstDifference, Flip, Flips, LogprobTrace, Reply
 from equipoise.reports.node import Node
 from equipoise.reports.secondary import (
     CompletedRow,
@@ -48,11 +46,13 @@ __all__ = [
     "ErrorSample",
     "Excerpt",
     "Exclusion",
+    "FirstDifference",
     "Flip",
     "Flips",
     "Interval",
     "LengthRow",
     "LogprobRow",
+    "LogprobTrace",
     "Missing",
     "ModelReport",
     "NoiseFloor",
@@ -63,6 +63,7 @@ __all__ = [
     "Power",
     "PowerRow",
     "Provenance",
+    "Reply",
     "Report",
     "Run",
     "Secondary",

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from equipoise.reports import logprob_tables, secondary_tables, sources, tables
 from equipoise.reports.escape import cut, one_line
-from equipoise.reports.evidence import Flip
+from equipoise.reports.flips import Flip
 from equipoise.reports.forest import Glyphs, axis, bar, half_range
 from equipoise.reports.format import count
 from equipoise.reports.model import ModelReport, Report

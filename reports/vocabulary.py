@@ -7,6 +7,7 @@ __all__ = [
     "EXIT_CODES",
     "FLIP_DIRECTIONS",
     "KINDS",
+    "REPLY_PARTS",
     "STATES",
     "SUITE_VERDICTS",
     "TASK_VERDICTS",
@@ -36,6 +37,7 @@ TASK_VERDICTS = (
 
 CONTROL_STRENGTHS = ("gross", "mild")
 FLIP_DIRECTIONS = ("lost", "gained")
+REPLY_PARTS = ("thinking", "answer", "tool calls")
 
 
 def require(where: str, word: str | None, allowed: Collection[str]) -> None:

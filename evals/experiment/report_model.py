@@ -205,6 +205,8 @@ def _noise_floor(evidence: SuiteEvidence, verdict: SuiteVerdict) -> NoiseFloor |
         p=pooled.sign_test.two_sided_p,
         passed=verdict.noise_floor.status is GateStatus.PASSED,
         excess_discordance=sum(e.excess * e.n for e, _ in excess) / n if n else None,
+        delta=pooled.mover.delta,
+        interval=_interval(pooled.mover.lower, pooled.mover.upper, pooled.mover.alpha, pooled.mover.method),
         reason=verdict.noise_floor.reason,
         tasks=tuple(
             NoiseRow(task=t.task, n=c.n, lost=_count(c.lost), gained=_count(c.gained), p=c.alarm.two_sided_p)

@@ -1,7 +1,7 @@
 """From a run directory to its Report: read, score, pair, analyse, decide. Nothing is asked again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from equipoise.evals.attempts import apply_attempts
 from equipoise.evals.errors import JournalError
 from equipoise.evals.experiment.attempt_register import recorded_attempts
 from equipoise.evals.experiment.questions import Question, questions_of
+from equipoise.evals.experiment.report_flips import all_flips
 from equipoise.evals.experiment.report_model import model_report
 from equipoise.evals.experiment.report_run import not_asked, provenance, run_section, unfinished_section
 from equipoise.evals.experiment.scored import evidence_of, planned_samples, read_model
@@ -18,11 +19,22 @@ from equipoise.evals.journal import Journal
 from equipoise.evals.looks import with_fixed_veto, without_passes
 from equipoise.evals.plan import Plan, hash_of
 from equipoise.evals.policy import decide, policy_of
-from equipoise.reports.model import Report
+from equipoise.reports.model import Flip, Report
 
-__all__ = ["JOURNAL_NAME", "analyse_run", "plan_of", "report_of"]
+__all__ = [
+    "JOURNAL_NAME",
+    "AllFlips",
+    "analyse_run",
+    "analyse_with_flips",
+    "plan_of",
+    "report_of",
+    "report_with_flips",
+]
 
 JOURNAL_NAME = "journal.sqlite"
+
+#: Every flip of each model; made when read, once.
+AllFlips = Mapping[str, Iterable[Flip]]
 
 
 def analyse_run(directory: Path) -> Report:
@@ -33,9 +45,14 @@ def analyse_run(directory: Path) -> Report:
     JournalError
         There is no journal, or it is damaged.
     """
+    return analyse_with_flips(directory)[0]
+
+
+def analyse_with_flips(directory: Path) -> tuple[Report, AllFlips]:
+    """`analyse_run`, with every flip beside those that the report carries."""
     with Journal.read(directory / JOURNAL_NAME) as journal:
         plan = plan_of(journal)
-        return report_of(journal, plan, questions_of(plan), run_id=directory.resolve().name)
+        return report_with_flips(journal, plan, questions_of(plan), run_id=directory.resolve().name)
 
 
 def plan_of(journal: Journal) -> Plan:
@@ -66,6 +83,13 @@ def plan_of(journal: Journal) -> Plan:
 
 def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, run_id: str) -> Report:
     """Decide and describe what the journal holds; an unfinished run gets no verdict."""
+    return report_with_flips(journal, plan, questions, run_id=run_id)[0]
+
+
+def report_with_flips(
+    journal: Journal, plan: Plan, questions: Sequence[Question], *, run_id: str
+) -> tuple[Report, AllFlips]:
+    """`report_of`, with every flip; an unfinished run has none."""
     facts = facts_by_model(journal)
     data = [read_model(journal, plan, questions, m.name) for m in plan.models]
     origin = provenance(journal, plan, facts, data)
@@ -74,7 +98,7 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
     stops = {model: stop for model, stop in found.items() if stop is not None}
     missing = {d.model: planned - d.count for d in data if d.count < planned and d.model not in stops}
     if missing:
-        return Report(run=unfinished_section(plan, run_id, journal, missing), provenance=origin)
+        return Report(run=unfinished_section(plan, run_id, journal, missing), provenance=origin), {}
     nogo_alpha = final_nogo_alpha(plan, questions)
     evidence, used = [], []
     for d in data:
@@ -89,15 +113,9 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
     if plan.looks is not None:
         verdict = with_fixed_veto(verdict, evidence)
     verdict = without_passes(verdict, {model: stop.where for model, (stop, _) in stops.items()})
+    asked = {d.model: stops[d.model][1].seen if d.model in stops else questions for d in used}
     models = tuple(
-        model_report(
-            plan,
-            stops[d.model][1].seen if d.model in stops else questions,
-            e,
-            v,
-            d,
-            _own_checkpoints(facts.get(d.model, {})),
-        )
+        model_report(plan, asked[d.model], e, v, d, _own_checkpoints(facts.get(d.model, {})))
         for e, v, d in zip(evidence, verdict.models, used, strict=True)
     )
     models = tuple(
@@ -117,7 +135,8 @@ def report_of(journal: Journal, plan: Plan, questions: Sequence[Question], *, ru
         stops=[stop for stop, _ in stops.values()],
         attempts=attempts,
     )
-    return Report(run=run, models=models, provenance=origin)
+    flips = {d.model: all_flips(plan, asked[d.model], d) for d in used}
+    return Report(run=run, models=models, provenance=origin), flips
 
 
 def _own_checkpoints(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from equipoise.reports.vocabulary import (
     EXIT_CODES,
     FLIP_DIRECTIONS,
     KINDS,
+    REPLY_PARTS,
     STATES,
     SUITE_VERDICTS,
     TASK_VERDICTS,
@@ -39,6 +40,7 @@ WORDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Control", "strength"): CONTROL_STRENGTHS,
     ("Control", "task_verdicts"): TASK_VERDICTS,
     ("Flip", "direction"): FLIP_DIRECTIONS,
+    ("FirstDifference", "part"): REPLY_PARTS,
 }
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _WHY = "null: undefined or not measured; `undefined` of this object says why where there is a reason"

@@ -13,7 +13,7 @@ from equipoise.reports import json as report_json
 from equipoise.reports.model import Report
 
 # Closed vocabularies: any other word is refused when the report is made.
-CLOSED = {"state", "verdict", "kind", "strength", "direction"}
+CLOSED = {"state", "verdict", "kind", "strength", "direction", "part"}
 
 
 def _load() -> ModuleType:

@@ -12,11 +12,13 @@ from equipoise.reports.model import (
     ErrorSample,
     Excerpt,
     Exclusion,
+    FirstDifference,
     Flip,
     Flips,
     Interval,
     LengthRow,
     LogprobRow,
+    LogprobTrace,
     Missing,
     ModelReport,
     NoiseFloor,
@@ -27,6 +29,7 @@ from equipoise.reports.model import (
     Power,
     PowerRow,
     Provenance,
+    Reply,
     Report,
     Run,
     Secondary,
@@ -163,6 +166,8 @@ def noise_floor() -> NoiseFloor:
         passed=True,
         excess_discordance=0.0261,
         excess_interval=Interval(lo=0.0192, hi=0.0334, method="item bootstrap"),
+        delta=0.0006,
+        interval=Interval(lo=-0.0023, hi=0.0034, method=MOVER),
         tasks=(NoiseRow(task="kv_recall", n=400, lost=2, gained=1, p=1.0),),
     )
 
@@ -305,7 +310,23 @@ def secondary(*, warnings: tuple[str, ...] = ()) -> Secondary:
 def flips() -> Flips:
     prompt = "key 17 = 4921; key 3 = 1180; " * 20 + "what is key 17?"
 
+    def reply(answer: str, right: bool) -> Reply:
+        return Reply(
+            text=Excerpt.of(f"Key 17 is in the first line, so its value is {answer}", 1_500),
+            thinking=Excerpt.of("The user asks for key 17. It was given at the start."),
+            score=float(right),
+            truncated=len(answer) > 10,
+            tokens=len(answer),
+        )
+
     def flip(direction: str, item: str, baseline: str, candidate: str) -> Flip:
+        trace = LogprobTrace(
+            start=10,
+            baseline=(-0.01, -0.02, -0.61, -0.2),
+            candidate=(-0.01, -0.03, -0.79),
+            baseline_ids=(220, 19, 24, 17),
+            candidate_ids=(220, 19, 16),
+        )
         return Flip(
             task="kv_recall",
             item_id=item,
@@ -316,6 +337,9 @@ def flips() -> Flips:
             candidate=Excerpt.of(candidate),
             baseline_finish="stop",
             candidate_finish="length" if len(candidate) > 10 else "stop",
+            baseline_reply=reply(baseline, direction == "lost"),
+            candidate_reply=reply(candidate, direction == "gained"),
+            difference=FirstDifference(part="answer", char=47, token=12, trace=trace),
         )
 
     return Flips(

@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from equipoise.reports import markdown, tables
-from equipoise.reports.evidence import Excerpt, Flip
+from equipoise.reports.flips import Excerpt, Flip
 from equipoise.reports.markdown import MAX_BYTES
 
 NAMES = ["signed_off", "degraded", "inconclusive", "invalid", "incomplete"]
