@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from equipoise.tasks.card import Advice
 
-__all__ = ["AIME", "REASONING"]
+__all__ = ["AIME", "OTHER", "REASONING"]
 
 _KIMI = "https://platform.kimi.ai/docs/guide/benchmark-best-practice"
 _GLM = "https://huggingface.co/zai-org/GLM-5, footnote on HLE and other reasoning tasks"
@@ -33,4 +33,11 @@ AIME: Mapping[str, Advice] = {
         source=f"{_KIMI}, AIME 2025 without tools; the same in https://github.com/MoonshotAI/Kimi-Vendor-Verifier",
     ),
     "glm": REASONING["glm"],
+}
+#: Benchmarks of no kind that the vendors list.
+OTHER: Mapping[str, Advice] = {
+    "kimi": Advice(temperature=1.0, top_p=0.95, source=f"{_KIMI}: unlisted benchmarks"),
+    "glm": Advice(
+        temperature=1.0, source="https://huggingface.co/zai-org/GLM-4.6, recommended for general evaluations"
+    ),
 }

@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.types import ChatOptions, Output, TaskItem, ToolCall
-from equipoise.tasks.card import Advice, TaskCard
+from equipoise.tasks.advice import OTHER
+from equipoise.tasks.card import TaskCard
 from equipoise.tasks.chat import ChatQuestion
 from equipoise.tasks.graders.grade import Grade
 from equipoise.tasks.graders.tool_calls import example_of, mismatch, read_calls, told, wire_names
@@ -84,14 +85,7 @@ class Bfcl(ToolTask):
         citation=_CITATION,
         items=1298,
         clusters="function definitions (live_simple)",
-        advice={
-            "kimi": Advice(
-                temperature=1.0,
-                top_p=0.95,
-                source="platform.kimi.ai, benchmark best practice: benchmarks that it does not list",
-            ),
-            "glm": Advice(temperature=1.0, source="model card of GLM-4.6, general evaluations"),
-        },
+        advice=OTHER,
         note="Needs a server with the model's tool parser. Five of the leaderboard's categories, checked by "
         "its AST rules; its own score also weighs many others. A directory holds version 4; the hub has "
         "version 3, whose items of these categories differ in some answers.",

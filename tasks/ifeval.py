@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from equipoise.evals.types import Output, TaskItem
-from equipoise.tasks.card import Advice, TaskCard
+from equipoise.tasks.advice import OTHER
+from equipoise.tasks.card import TaskCard
 from equipoise.tasks.chat import ChatQuestion, ChatTask
 from equipoise.tasks.graders.grade import Grade
 from equipoise.tasks.graders.ifeval import Instruction, follow, instructions_of
@@ -51,14 +52,7 @@ class IFEval(ChatTask):
         licence="Apache-2.0",
         citation="Zhou et al. 2023, arXiv:2311.07911",
         items=541,
-        advice={
-            "kimi": Advice(
-                temperature=1.0,
-                top_p=0.95,
-                source="platform.kimi.ai, benchmark best practice: benchmarks that it does not list",
-            ),
-            "glm": Advice(temperature=1.0, source="model card of GLM-4.6, general evaluations"),
-        },
+        advice=OTHER,
         note="The prompt is the data's own. lm-eval asks greedily with 1,280 tokens and counts sentences by "
         "a trained tokenizer (Punkt); here they are found by rules, which differ in 2 of 100 sentences. Two "
         "prompts count a character that is no letter; the reference puts a random letter in its place.",
