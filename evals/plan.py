@@ -218,7 +218,9 @@ def parse_plan(text: str, *, source: str) -> Plan:
 
 
 def with_suite(data: Mapping[str, Any], suites: Path, *, source: str) -> dict[str, Any]:
-    """A plan's values with the tasks of its suite; what the plan says of such a task itself comes on top.
+    """A plan's values with the tasks of its suite, and its defaults of ``decision`` and ``runner``.
+
+    What the plan says itself comes on top, key by key.
 
     Raises
     ------
@@ -232,10 +234,15 @@ def with_suite(data: Mapping[str, Any], suites: Path, *, source: str) -> dict[st
         hint = f"did you mean {near[0]!r}?" if near else f"suites: {', '.join(known)}"
         raise PlanError(f"{source}: unknown suite {name!r}; {hint}")
     path = suites / f"{name}.toml"
+    suite = _toml(_read_text(path), source=str(path))
     own = {str(t.get("name")): t for t in _tables(data.get("tasks"))}
-    shared = _tables(_toml(_read_text(path), source=str(path)).get("tasks"))
-    merged = [dict(t) | own.pop(str(t.get("name")), {}) for t in shared]
-    return {**data, "tasks": [*merged, *own.values()]}
+    merged = [dict(t) | own.pop(str(t.get("name")), {}) for t in _tables(suite.get("tasks"))]
+    defaults = {
+        table: {**suite[table], **given}
+        for table in ("decision", "runner")
+        if table in suite and isinstance(given := data.get(table, {}), dict)
+    }
+    return {**data, **defaults, "tasks": [*merged, *own.values()]}
 
 
 def _pin_file(task: dict[str, Any], plan: Path) -> None:
