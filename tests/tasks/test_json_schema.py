@@ -146,8 +146,8 @@ def test_unique_items_take_linear_time() -> None:
 
 def test_a_long_list_of_patterns_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    assert "patterns take more than 0.25 s" in violation({"items": {"pattern": "a"}}, ["a"] * 10)
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
+    assert "patterns take more than 0.5 s" in violation({"items": {"pattern": "a"}}, ["a"] * 10)
 
 
 def test_every_schema_that_moonshots_validator_accepts_is_usable() -> None:
