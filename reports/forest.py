@@ -1,11 +1,12 @@
 """A forest plot in characters: each delta with its interval, against its margin and zero."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.reports.evidence import PooledRow, TaskRow
 from equipoise.reports.model import ModelReport
 
-__all__ = ["Glyphs", "axis", "bar", "half_range"]
+__all__ = ["Glyphs", "axis", "bar", "half_range", "half_range_of"]
 
 CLIP_MARGINS = 4.0  # the axis never shows more than this many margins, or the margin band disappears
 
@@ -41,7 +42,11 @@ class Glyphs:
 
 def half_range(model: ModelReport) -> float | None:
     """Half the axis, a round number as a fraction; None if there is nothing to draw."""
-    rows = model.rows
+    return half_range_of(model.rows)
+
+
+def half_range_of(rows: Sequence[TaskRow | PooledRow]) -> float | None:
+    """The same for rows from anywhere."""
     if not rows:
         return None
     margin = max(row.margin for row in rows)

@@ -10,6 +10,7 @@ import click
 from equipoise import __version__
 from equipoise.evals.cli.compare import compare
 from equipoise.evals.cli.export import export
+from equipoise.evals.cli.history import history
 from equipoise.evals.cli.ledger import ledger
 from equipoise.evals.cli.plan import plan
 from equipoise.evals.cli.quant import quant
@@ -35,6 +36,7 @@ for command in (
     compare,
     export,
     signoff,
+    history,
     plan,
     ledger,
     stats,
