@@ -13,6 +13,9 @@ CANDIDATE ?=
 CONTROL ?=
 OUT ?=
 RESUME ?=
+RUN ?=
+POLICY ?= release
+KEY ?=
 SEEDS ?= 20
 # Where pip looks for a CPU build of torch beside its default index (an index URL or a folder of wheels).
 TORCH_INDEX ?=
@@ -29,7 +32,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-locat
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 say = @printf '\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help setup eval test test-all check lint types imports format report seeds calibrate bench-stats smollm2 weights train-embedded clean distclean
+.PHONY: help setup eval test test-all check lint types imports format report signoff seeds calibrate bench-stats smollm2 weights train-embedded clean distclean
 
 help:  ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -65,6 +68,9 @@ eval: setup $(filter smollm2 weights,$(PLAN))  ## Decide BF16 against FP8 KV on 
 
 report: $(CORE_STAMP)  ## Print the report of OUT again
 	@$(CORE)/bin/equipoise report "$(or $(OUT),runs/latest)" --format terminal
+
+signoff: $(CORE_STAMP)  ## Sign a run off under a policy, or say why not (RUN=, POLICY=, KEY=)
+	@$(CORE)/bin/equipoise signoff "$(or $(RUN),$(OUT),runs/latest)" --policy "$(POLICY)" $(if $(KEY),--key "$(KEY)")
 
 test: setup  ## The CPU test suite (starts real servers)
 	$(call say,Tests in the core environment)
