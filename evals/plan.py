@@ -237,7 +237,7 @@ def with_suite(data: Mapping[str, Any], suites: Path, *, source: str) -> dict[st
     suite = _toml(_read_text(path), source=str(path))
     own = {str(t.get("name")): t for t in _tables(data.get("tasks"))}
     merged = [dict(t) | own.pop(str(t.get("name")), {}) for t in _tables(suite.get("tasks"))]
-    defaults = {
+    defaults: dict[str, Any] = {
         table: {**suite[table], **given}
         for table in ("decision", "runner")
         if table in suite and isinstance(given := data.get(table, {}), dict)

@@ -242,7 +242,8 @@ def arc_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("", "'arc_easy': its data set has no rows"),
         ('{"query": "q", "choices": ["a"], "gold": 0}\n', "'arc_easy' has 1 items; the plan asks for 4"),
         ("nonsense\n", "arc_easy.jsonl:1: not JSON"),
-        ('{"query": "q"}\n' * 4, "is malformed"),
+        ('{"query": "q"}\n' * 4, "has no field 'choices'"),
+        ('{"query": "q", "choices": ["a"], "gold": 7}\n' * 4, "is malformed"),
     ],
 )
 def test_a_task_whose_items_cannot_be_had_is_named(
