@@ -97,7 +97,7 @@ def make_signoff(
             report=report,
             servers=facts_by_model(journal),
             hardware=journal.metadata.provenance.get("hardware", {}),
-            suite_tasks=critical_tasks_of(plan, suites),
+            suite_tasks=critical_tasks_of(plan, suites if policy.tasks.suites else None),
             ledger=facts,
             ledger_problems=ledger_problems,
             finished=finished,

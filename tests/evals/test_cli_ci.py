@@ -42,6 +42,13 @@ def test_junit_of_a_run_is_red_by_its_verdict(run_of: Callable[..., Path], wrong
     assert root.find("testsuite[@name='m.copy']/testcase[@name='non-inferiority']") is not None
 
 
+def test_a_comparison_has_junit_too(run_of: Callable[..., Path]) -> None:
+    result = cli("compare", f"{run_of(0.6)}:A1", f"{run_of(0.6)}:B", "--margin", "0.1", "--format", "junit")
+    root = ET.fromstring(result.stdout.encode())
+    assert result.exit_code == 1
+    assert root.find("testsuite/testcase[@name='verdict']/failure[@type='DEGRADED']") is not None
+
+
 def test_a_runs_json_report_meets_the_schema_that_is_printed(run_of: Callable[..., Path]) -> None:
     schema = json.loads(cli("report", "--schema").stdout)
     for wrong in (0.1, 0.6):

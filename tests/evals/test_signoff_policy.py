@@ -1,9 +1,11 @@
 """Sign-off policies are read strictly, and the one that ships is a policy."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from equipoise.evals.cli.shell import suites_folder
 from equipoise.evals.errors import UsageError
 from equipoise.evals.signoff_policy import find_policy, load_policy, parse_policy
 
@@ -13,6 +15,16 @@ HEAD = 'schema_version = 1\nname = "p"\n'
 def test_the_shipped_policy_is_read_and_demands_something_of_every_kind() -> None:
     values = load_policy(find_policy("release")).values()
     assert {"decision", "evidence", "origin"} <= values.keys()
+
+
+@pytest.mark.parametrize("suite", ["release", "full"])
+def test_the_shipped_policy_allows_the_margins_of_the_suites_for_releases(suite: str) -> None:
+    wanted = load_policy(find_policy("release")).decision
+    values = tomllib.loads((suites_folder() / f"{suite}.toml").read_text())
+    assert wanted.max_suite_margin is not None
+    assert wanted.max_task_margin is not None
+    assert values["decision"]["suite_margin"] <= wanted.max_suite_margin
+    assert max(t["margin"] for t in values["tasks"] if "margin" in t) <= wanted.max_task_margin
 
 
 @pytest.mark.parametrize(

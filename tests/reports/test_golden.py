@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.reports import json, markdown, terminal
+from equipoise.reports import json, junit, markdown, prometheus, terminal
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RENDERINGS = {
@@ -14,6 +14,8 @@ RENDERINGS = {
     "ascii.txt": lambda report: terminal.render(report, width=80, colour=False, ascii_only=True),
     "md": markdown.render,
     "json": json.render,
+    "junit.xml": junit.render,
+    "prom": prometheus.render,
 }
 
 
