@@ -120,4 +120,4 @@ def test_shipped_plans_load() -> None:
     plans = sorted((Path(__file__).parents[2] / "tasks" / "plans").glob("*.toml"))
     assert plans
     for path in plans:
-        assert load_plan(path).name == path.stem
+        assert load_plan(path, suites=path.parents[1] / "suites").name == path.stem
