@@ -61,8 +61,10 @@ def cut(text: str | Excerpt | None, max_chars: int, *, ascii_only: bool = False)
     """The first ``max_chars`` characters; what was left out is said, counted from the whole text."""
     if text is None:
         return "(no answer)"
-    is_part = isinstance(text, Excerpt)
-    whole, start, total = (text.text, text.start, text.chars) if is_part else (text, 0, len(text))
+    if isinstance(text, Excerpt):
+        whole, start, total = text.text, text.start, text.chars
+    else:
+        whole, start, total = text, 0, len(text)
     shown, dots = whole[:max_chars], "..." if ascii_only else "…"
     before = f"[{start:,} characters before] {dots}" if start else ""
     rest = total - start - len(shown)

@@ -15,6 +15,7 @@ __all__ = [
     "nats",
     "p_value",
     "percent",
+    "plain_score",
     "plain_seconds",
     "points",
     "ratio",
@@ -113,6 +114,13 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def plain_score(value: float | None) -> str:
+    """The score of one answer: 1 and 0 as they are, anything between with two decimals."""
+    if value is None:
+        return UNDEFINED
+    return str(int(value)) if value == int(value) else f"{value:.2f}"
 
 
 def plain_seconds(seconds: float | None) -> str:

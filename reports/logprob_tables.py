@@ -4,7 +4,7 @@ from equipoise.reports.format import UNDEFINED, count, interval, nats, percent
 from equipoise.reports.model import LogprobRow, ModelReport, PositionBucket
 from equipoise.reports.tables import Column, Table, columns
 
-__all__ = ["divergences", "divergences_by_position", "logprobs", "positions"]
+__all__ = ["divergences", "divergences_by_position", "logprobs", "positions", "span"]
 
 OPEN_END = 1 << 32  # no context is as long
 
@@ -107,7 +107,7 @@ def positions(model: ModelReport) -> Table:
         rows=tuple(
             (
                 row.task,
-                _span(bucket),
+                span(bucket),
                 count(bucket.tokens),
                 nats(bucket.delta_nll_nats),
                 interval(bucket.interval, scale=1.0, digits=4),
@@ -127,7 +127,7 @@ def divergences_by_position(model: ModelReport) -> Table:
         rows=tuple(
             (
                 row.task,
-                _span(bucket),
+                span(bucket),
                 _kl(bucket.kl_nats, complete=row.kl is not None and row.kl.complete),
                 interval(bucket.kl_interval, scale=1.0, digits=4, signed=False),
             )
@@ -138,7 +138,8 @@ def divergences_by_position(model: ModelReport) -> Table:
     )
 
 
-def _span(bucket: PositionBucket) -> str:
+def span(bucket: PositionBucket) -> str:
+    """The token positions of a bucket, both ends included."""
     if bucket.end is None or bucket.end >= OPEN_END:
         return f"{bucket.start:,}+"
     return f"{bucket.start:,}-{bucket.end - 1:,}"

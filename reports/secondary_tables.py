@@ -15,11 +15,11 @@ def _of(model: ModelReport) -> Secondary:
     return model.secondary or Secondary()
 
 
-def all_of(model: ModelReport) -> tuple[Table, ...]:
+def all_of(model: ModelReport, *, max_subgroups: int = MAX_SUBGROUPS) -> tuple[Table, ...]:
     """Every table, in order; a report made before these endpoints were has truncation alone."""
     if model.secondary is None:
         return (truncation(model),)
-    return endpoints(model), lengths(model), trends(model), subgroups(model)
+    return endpoints(model), lengths(model), trends(model), subgroups(model, max_rows=max_subgroups)
 
 
 def endpoints(model: ModelReport) -> Table:
@@ -139,16 +139,16 @@ def _found(row: TrendRow) -> str:
     return f"delta {points(row.slope)}, shortest to longest{unknown}"
 
 
-def subgroups(model: ModelReport) -> Table:
+def subgroups(model: ModelReport, *, max_rows: int = MAX_SUBGROUPS) -> Table:
     """The subgroups with the smallest p-values."""
     rows = sorted(_of(model).subgroups, key=lambda r: 2.0 if r.p is None else r.p)
     small = _of(model).subgroups_too_small
     left_out = f" {count(small)} smaller ones were left out." if small else ""
-    which = f": the {MAX_SUBGROUPS} of {count(len(rows))} with the smallest p"
+    which = f": the {max_rows} of {count(len(rows))} with the smallest p"
     return Table(
-        title=f"Subgroups (exploratory{which if len(rows) > MAX_SUBGROUPS else ''})",
+        title=f"Subgroups (exploratory{which if len(rows) > max_rows else ''})",
         columns=columns("task:code", "subgroup:code", "n", "delta", "interval", "p", "q"),
-        rows=tuple(_subgroup_cells(r) for r in rows[:MAX_SUBGROUPS]),
+        rows=tuple(_subgroup_cells(r) for r in rows[:max_rows]),
         caption=f"q: Benjamini-Hochberg over all subgroups; no subgroup decides.{left_out}",
     )
 

@@ -66,7 +66,7 @@ _OUTPUT = [
     click.option(
         "--format",
         "format_",
-        type=click.Choice(["terminal", "markdown", "json", "junit"]),
+        type=click.Choice(["terminal", "markdown", "html", "json", "junit"]),
         default="terminal",
         show_default=True,
     ),
@@ -100,14 +100,15 @@ def compare(*, as_json: bool, format_: str, output: Path | None, **chosen: Any) 
     """
     from equipoise.evals.experiment.compare import compare as compare_sets
     from equipoise.evals.experiment.compare_report import comparison_report
+    from equipoise.reports import html, junit, markdown, terminal
     from equipoise.reports import json as json_report
-    from equipoise.reports import junit, markdown, terminal
 
     inputs, gates = _inputs_and_gates(chosen)
     report = comparison_report(compare_sets(inputs, gates), command=" ".join(["equipoise", *sys.argv[1:]]))
     render = {
         "terminal": terminal.render,
         "markdown": markdown.render,
+        "html": html.render,
         "json": json_report.render,
         "junit": junit.render,
     }

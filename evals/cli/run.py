@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,10 @@ from equipoise.evals.cli.shell import (
     plan_overrides,
 )
 from equipoise.evals.errors import UsageError
+
+if TYPE_CHECKING:
+    from equipoise.evals.experiment.results import AllFlips
+    from equipoise.reports.model import Report
 
 __all__ = ["report", "run"]
 
@@ -75,6 +80,7 @@ def run(
     click.echo(terminal.render(result.report), nl=False)
     append_step_summary(result.report)
     click.echo(f"run directory: {result.directory}", err=True)
+    click.echo(f"report to open in a browser: {result.page}", err=True)
     sys.exit(result.report.run.exit_code)
 
 
@@ -100,7 +106,7 @@ def _print_schema(context: click.Context, _: click.Parameter, value: bool) -> No
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["terminal", "markdown", "json", "junit"]),
+    type=click.Choice(["terminal", "markdown", "html", "json", "junit", "svg", "png"]),
     default="terminal",
     show_default=True,
 )
@@ -110,24 +116,41 @@ def _print_schema(context: click.Context, _: click.Parameter, value: bool) -> No
 def report(run_dir: Path, format_: str, output: Path | None) -> None:
     """Analyse the journal in RUN_DIR again and print its report; exits by the verdict."""
     from equipoise.evals.cli.step_summary import append_step_summary
-    from equipoise.evals.experiment.results import analyse_run
+    from equipoise.evals.experiment.results import analyse_with_flips
+
+    if format_ == "png" and output is None:
+        raise UsageError("--format png is not text: give --output FILE.png")
+    result, flips = analyse_with_flips(run_dir)
+    try:
+        _write_report(result, flips, format_, output)
+    except OSError as e:
+        raise UsageError(f"--output {output} cannot be written ({e.strerror}); give another file") from e
+    append_step_summary(result)
+    sys.exit(result.run.exit_code)
+
+
+def _write_report(result: "Report", flips: "AllFlips", format_: str, output: Path | None) -> None:
+    from equipoise.evals.experiment.report_files import write_page
+    from equipoise.reports import html, junit, markdown, svg, terminal
     from equipoise.reports import json as json_report
-    from equipoise.reports import junit, markdown, terminal
+    from equipoise.reports.svg.png import png
 
     render = {
         "terminal": terminal.render,
         "markdown": markdown.render,
+        "html": lambda report: html.page(report, flips).html,
         "json": json_report.render,
         "junit": junit.render,
+        "svg": svg.render,
+        "png": svg.render,
     }[format_]
-    result = analyse_run(run_dir)
     if output is None:
         click.echo(render(result), nl=False)
+        return
+    if format_ == "html":
+        write_page(output, result, flips)
+    elif format_ == "png":
+        output.write_bytes(png(render(result)))
     else:
-        try:
-            output.write_text(render(result), encoding="utf-8")
-        except OSError as e:
-            raise UsageError(f"--output {output} cannot be written ({e.strerror}); give another file") from e
-        click.echo(f"wrote {output}", err=True)
-    append_step_summary(result)
-    sys.exit(result.run.exit_code)
+        output.write_text(render(result), encoding="utf-8")
+    click.echo(f"wrote {output}", err=True)

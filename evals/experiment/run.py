@@ -1,7 +1,7 @@
 """``equipoise run``: serve a plan's arms, ask everything, decide, and leave a run directory behind.
 
 A run directory holds the journal (with plan, provenance and server facts), the servers' logs, and
-the report in three forms. Everything in the report can be computed again from the journal.
+the report as JSON, markdown and HTML. Everything in the report can be computed again from the journal.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from equipoise.evals.experiment.checkpoints import has_chat_template, resolve_de
 from equipoise.evals.experiment.explained import explain_servers
 from equipoise.evals.experiment.questions import Question, questions_of
 from equipoise.evals.experiment.registration import registered_journal
-from equipoise.evals.experiment.results import JOURNAL_NAME, report_of
+from equipoise.evals.experiment.report_files import write_page, write_text
+from equipoise.evals.experiment.results import JOURNAL_NAME, report_with_flips
 from equipoise.evals.experiment.serving import ServerSpec, servers_of
 from equipoise.evals.experiment.staging import Stage, early_stop, look_taken, stages_of, take_look
 from equipoise.evals.ledger import Ledger
@@ -59,6 +60,7 @@ class RunOptions:
 class RunResult:
     directory: Path
     report: Report
+    page: Path  # the HTML report
 
 
 async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResult:
@@ -109,11 +111,12 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
         if any(asked):
             journal.record("finished", {"unix_s": time.time()})
         attempts.settle()
-        report = report_of(journal, plan, questions, run_id=directory.resolve().name)
+        report, flips = report_with_flips(journal, plan, questions, run_id=directory.resolve().name)
         attempts.close({m.name: m.verdict for m in report.models if m.verdict is not None})
-    _write(directory / "report.json", json_report.render(report))
-    _write(directory / "report.md", markdown.render(report))
-    return RunResult(directory=directory, report=report)
+    write_text(directory / "report.json", json_report.render(report))
+    write_text(directory / "report.md", markdown.render(report))
+    page = write_page(directory / "report.html", report, flips)
+    return RunResult(directory=directory, report=report, page=page)
 
 
 def _model_path(plan: Plan, model: ModelSpec) -> str:
@@ -261,12 +264,6 @@ def _groups(
     if plan.looks is not None:  # looks compare the candidate with arms that have answered already
         groups.sort(key=lambda group: any(arm.role is ArmRole.CANDIDATE for arm in group))
     return groups
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def run_sync(plan: Plan, options: RunOptions, console: Console) -> RunResult:

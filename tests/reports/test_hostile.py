@@ -7,14 +7,15 @@ import time
 import unicodedata
 import xml.etree.ElementTree as ET
 
+import html5lib
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
+from equipoise.reports import html, junit, markdown, svg, terminal
 from equipoise.reports import json as report_json
-from equipoise.reports import junit, markdown, terminal
 from equipoise.reports.escape import clean, md_code, md_text
 from equipoise.reports.model import Excerpt
 
@@ -131,6 +132,41 @@ def test_junit_keeps_its_structure_and_shows_no_acting_character(report, filled)
     assert [e.tag for e in ET.fromstring(text.encode()).iter()] == [e.tag for e in benign.iter()]
 
 
+def _elements(text):
+    """Tags with their attributes' names; the strict parser refuses what a browser would have to repair."""
+    tree = html5lib.HTMLParser(strict=True).parse(text)
+    return [(e.tag, sorted(e.attrib)) for e in tree.iter() if isinstance(e.tag, str)]
+
+
+def test_the_page_keeps_its_structure_whatever_the_text(report, filled):
+    assert _elements(html.render(report)) == _elements(html.render(filled("benign")))
+
+
+def test_the_page_shows_no_acting_character_neither_its_flips(report):
+    text = html.render(report)
+    assert not _shown(text) - {"\t"}
+    (data,) = re.findall(r'(?s)<script type="application/json" id="flip-data">(.*?)</script>', text)
+    assert not set("<>&") & set(data)
+    for flip in json.loads(data):
+        for string in _strings(flip):
+            assert not _shown(string) - {"\t"}
+
+
+def _strings(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
+
+
+def test_the_plot_keeps_its_structure_and_shows_no_acting_character(report, filled):
+    text = svg.render(report)
+    assert not _shown(text)
+    benign = ET.fromstring(svg.render(filled("benign")).encode())
+    assert {e.tag for e in ET.fromstring(text.encode()).iter()} == {e.tag for e in benign.iter()}
+
+
 def test_five_megabytes_are_cut_and_the_cut_is_stated(samples):
     huge = "A" * 5_000_000
     report = samples.signed_off()
@@ -144,11 +180,16 @@ def test_five_megabytes_are_cut_and_the_cut_is_stated(samples):
     )
     start = time.monotonic()
     narrow, text = terminal.render(report, width=80, colour=False, ascii_only=False), markdown.render(report)
+    page, plot = html.render(report), svg.render(report)
     assert time.monotonic() - start < 10
     assert re.search(r"\[4,999,840\s+more\s+characters\]", narrow)
     assert "[4,999,400 more characters]" in text
     assert len(narrow) < 60_000
     assert len(junit.render(report)) < 100_000
+    assert len(page.encode()) < 300_000
+    assert "[4,999,400 more characters]" in page
+    assert ",4996000]" in page  # of the flip's answer
+    assert len(plot) < 100_000
     assert len(text.encode()) < 200_000
 
 
