@@ -133,6 +133,11 @@ def _analyse_task(task: TaskTables, levels: Levels, rng: np.random.Generator) ->
         n_planned=task.tables[ArmRole.CANDIDATE].n_planned,
         comparisons={role: c for role, c in compared.items() if c is not None},
         excess=_excess(task.tables, rng),
+        unpaired={
+            f"{t.candidate_arm} against {t.baseline_arm}": t.excluded
+            for role, t in task.tables.items()
+            if compared[role] is None
+        },
     )
 
 

@@ -130,13 +130,17 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvidence:
-    """All comparisons of one accuracy task. A role is absent where it did not run or nothing paired."""
+    """All comparisons of one accuracy task. A role is absent where it did not run or nothing paired.
+
+    ``unpaired`` says why nothing did: counts by reason, by "arm against arm".
+    """
 
     task: str
     margin: float
     n_planned: int
     comparisons: Mapping[ArmRole, Comparison]
     excess: ExcessDiscordance | None
+    unpaired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def primary(self) -> Comparison | None:

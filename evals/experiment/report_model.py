@@ -270,6 +270,12 @@ def _exclusions(evidence: SuiteEvidence) -> tuple[Exclusion, ...]:
         for c in t.comparisons.values()
         for reason, count in c.excluded.items()
     ]
+    found += [
+        Exclusion(task=t.task, arm=arms, reason=reason, count=count)
+        for t in evidence.tasks
+        for arms, excluded in t.unpaired.items()
+        for reason, count in excluded.items()
+    ]
     return (
         *found,
         *(

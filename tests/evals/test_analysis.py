@@ -83,6 +83,8 @@ def test_a_role_that_one_task_lacks_is_not_pooled_but_known_to_have_run() -> Non
     assert ArmRole.GROSS_CONTROL in evidence.roles_run
     assert ArmRole.GROSS_CONTROL not in evidence.pooled
     assert ArmRole.GROSS_CONTROL not in evidence.tasks[1].comparisons
+    assert evidence.tasks[1].unpaired["P against A1"]["both"] == 400
+    assert evidence.tasks[0].unpaired == {}
 
 
 def test_missing_answers_are_counted_by_arm_over_the_suite() -> None:
