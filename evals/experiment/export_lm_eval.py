@@ -20,17 +20,19 @@ from equipoise.evals.interop.lm_eval_export import (
 )
 from equipoise.evals.journal import Journal
 from equipoise.evals.plan import ArmSpec
-from equipoise.evals.types import Output, Request, Sample, SamplingParams, Score, TaskItem
+from equipoise.evals.types import Output, Request, Sample, SamplingParams, Score, Task, TaskItem
 from equipoise.tasks.lm_eval_task import LmEvalTask
 from equipoise.tasks.loglikelihood import Continuation, continuation_logprob
 
-__all__ = ["export_lm_eval"]
+__all__ = ["exchanged", "export_lm_eval", "score_name"]
 
 MAX_REQUESTS = 4096  # of one item
 _NO_REPLY = Output(text="", finish_reason="", prompt_tokens=1, completion_tokens=0, latency_s=0.0)
 
 
-def export_lm_eval(directory: Path, out: Path, *, arms: Sequence[str] = ()) -> list[Path]:
+def export_lm_eval(
+    directory: Path, out: Path, *, arms: Sequence[str] = (), force: bool = False
+) -> list[Path]:
     """Write every arm of a run (or those named) into a folder ``MODEL__ARM`` of ``out``.
 
     Teacher-forced tasks have no scores of items and are left out.
@@ -43,7 +45,8 @@ def export_lm_eval(directory: Path, out: Path, *, arms: Sequence[str] = ()) -> l
     Raises
     ------
     UsageError
-        An arm that the run does not have, no task with scores, or a folder that cannot be written.
+        An arm that the run does not have, no task with scores, files that exist (without ``force``), or a
+        folder that cannot be written.
     JournalError
         The journal is missing or damaged.
     """
@@ -70,6 +73,7 @@ def export_lm_eval(directory: Path, out: Path, *, arms: Sequence[str] = ()) -> l
                         unix_s=journal.metadata.created_unix_s,
                         about={"model": model.name, "arm": arm.name, "role": arm.role.value}
                         | ({"variant": arm.variant} if arm.variant else {}),
+                        force=force,
                     )
                 )
     return written
@@ -86,25 +90,26 @@ def _task(question: Question, arm: ArmSpec, data: ModelSamples) -> ExportedTask:
         )
         for scored in data.scored[arm.name, name]
     ]
-    metric, filter_, shots = "score", "none", 0
     output_type = _output_type(samples)
     first = samples[0].arguments[0][1] if samples and samples[0].arguments else None
-    if isinstance(task, LmEvalTask):
-        metric, filter_ = task.lm_eval_metric
-        shots = task.shots
-    elif output_type != "generate_until":
-        metric = str(getattr(task, "metric", "acc"))
     return ExportedTask(
         task=name,
         version=task.version,
-        metric=metric,
-        filter=filter_,
+        metric=score_name(task, likelihood=output_type != "generate_until"),
+        filter=task.lm_eval_metric[1] if isinstance(task, LmEvalTask) else "none",
         output_type=output_type,
-        num_fewshot=shots,
+        num_fewshot=task.shots if isinstance(task, LmEvalTask) else 0,
         samples=samples,
         planned=len(question.items) * question.spec.repeats,
         generation=first if isinstance(first, dict) else {},
     )
+
+
+def score_name(task: Task, *, likelihood: bool) -> str:
+    """What a task's score is called in logs: lm-eval's own metric, that of a likelihood task, or "score"."""
+    if isinstance(task, LmEvalTask):
+        return task.lm_eval_metric[0]
+    return str(getattr(task, "metric", "acc")) if likelihood else "score"
 
 
 def _doc_ids(items: Sequence[TaskItem]) -> dict[str, int]:
@@ -120,7 +125,7 @@ def _doc_ids(items: Sequence[TaskItem]) -> dict[str, int]:
 
 
 def _sample(question: Question, item: TaskItem, doc_id: int, sample: Sample, score: Score) -> ExportedSample:
-    arguments, resps = _exchanged(question, item, sample)
+    arguments, resps = exchanged(question, item, sample)
     task = question.task
     doc = task.document(item) if isinstance(task, LmEvalTask) else {**item.inputs, "target": item.target}
     prompt = arguments[0][0] if arguments else ""
@@ -155,7 +160,7 @@ def _sample(question: Question, item: TaskItem, doc_id: int, sample: Sample, sco
     )
 
 
-def _exchanged(
+def exchanged(
     question: Question, item: TaskItem, sample: Sample
 ) -> tuple[list[tuple[str, Any]], list[list[Any]]]:
     """What was asked, in lm-eval's terms, and what came back; requests that warm the cache are not told.

@@ -8,7 +8,8 @@ A sample (one item, one epoch)::
 
 A sample with an error, a time limit or an operator's limit is errored; one that met its token, context,
 message, turn or cost limit, or ended with ``max_tokens``, is truncated; ``content_filter`` is refused; an
-empty answer that scored 0 is errored.
+empty answer that scored 0 is errored. Samples that our own export wrote say all that themselves, under
+``equipoise`` of their metadata.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.interop.columns import as_text, cluster_of, identifier, token_count
+from equipoise.evals.interop.own_rows import EXTRAS, with_extras
 from equipoise.evals.interop.result_set import ItemResult, excerpt, short_id
 from equipoise.evals.interop.scores import INSPECT_WORDS, ScoreError, to_score
 from equipoise.evals.types import ScoreStatus
@@ -44,6 +46,7 @@ def read_sample(
         raise UsageError(f"{where}: epoch {epoch!r} is not a number from 1")
     output = mapping(sample.get("output"))
     stop, answer, called_tool = _reply(output)
+    extras = mapping(sample.get("metadata")).get(EXTRAS)
     status, reason = _ending(sample, stop)
     score: float | None = None
     logged: Any = None
@@ -56,7 +59,7 @@ def read_sample(
             score, status, reason = None, ScoreStatus.ERRORED, "empty answer"
     extracted = mapping(logged).get("answer")
     tokens = mapping(output.get("usage")).get("output_tokens")
-    return ItemResult(
+    found = ItemResult(
         item_id=item_id,
         repeat=epoch - 1,
         score=score,
@@ -70,6 +73,9 @@ def read_sample(
         finish_reason=stop[:40],
         completion_tokens=token_count(tokens),
     )
+    if not isinstance(extras, Mapping) or sample.get("invalidation"):
+        return found
+    return with_extras(found, {**extras, "repeat": epoch - 1}, mapping(logged).get("value"), where)
 
 
 def _reply(output: Mapping[str, Any]) -> tuple[str, str, bool]:

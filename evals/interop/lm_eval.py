@@ -14,14 +14,13 @@ clusters and repeats, under ``equipoise``.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from equipoise.evals.errors import UsageError
 from equipoise.evals.interop.bounded import iter_json_lines, json_object, read_json
-from equipoise.evals.interop.columns import ABSENT, as_text, cluster_of, find, identifier, token_count
-from equipoise.evals.interop.lm_eval_export import EXTRAS
+from equipoise.evals.interop.columns import ABSENT, as_text, cluster_of, find, identifier
+from equipoise.evals.interop.own_rows import EXTRAS, with_extras
 from equipoise.evals.interop.result_set import (
     ItemResult,
     ReadOptions,
@@ -29,7 +28,6 @@ from equipoise.evals.interop.result_set import (
     TaskResults,
     choose_tasks,
     excerpt,
-    short_id,
 )
 from equipoise.evals.interop.scores import ScoreError, to_score
 from equipoise.evals.types import ScoreStatus
@@ -244,31 +242,7 @@ def _item(row: Mapping[str, Any], metric: str, where: str, cluster_column: str |
         answer=excerpt(answers[0] if answers else as_text(row.get("filtered_resps"))),
     )
     extras = row.get(EXTRAS)
-    return found if not isinstance(extras, Mapping) else _with_extras(found, extras, row.get(metric), where)
-
-
-def _with_extras(found: ItemResult, extras: Mapping[str, Any], value: Any, where: str) -> ItemResult:
-    """What our own export adds to a row; it knows why there is no score, so an empty answer is one."""
-    try:
-        status = ScoreStatus(str(extras.get("status")))
-    except ValueError as e:
-        raise UsageError(f"{where}: {e}; one of {', '.join(ScoreStatus)}") from e
-    scored = status in (ScoreStatus.SCORED, ScoreStatus.TRUNCATED)
-    score = to_score(value)[0] if scored else None
-    repeat = extras.get("repeat", 0)
-    if type(repeat) is not int or repeat < 0:
-        raise UsageError(f"{where}: repeat {repeat!r} is no number from 0")
-    cluster = extras.get("cluster_id")
-    return replace(
-        found,
-        score=score,
-        status=ScoreStatus.ERRORED if scored and score is None else status,
-        reason="" if score is not None else excerpt(as_text(extras.get("reason"))) or "no score",
-        repeat=repeat,
-        cluster_id=found.cluster_id if found.cluster_id or cluster is None else short_id(str(cluster)),
-        finish_reason=str(extras.get("finish_reason", ""))[:40],
-        completion_tokens=token_count(extras.get("completion_tokens")),
-    )
+    return found if not isinstance(extras, Mapping) else with_extras(found, extras, row.get(metric), where)
 
 
 def _answers(resps: Any) -> Sequence[str] | None:

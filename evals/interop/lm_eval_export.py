@@ -8,7 +8,6 @@ without a score has null as its metric: tools that would count it as wrong stop 
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from equipoise.evals.errors import UsageError
+from equipoise.evals.interop.own_rows import EXTRAS
+from equipoise.evals.new_file import new_file, refuse_existing
 from equipoise.evals.types import ScoreStatus
 
-__all__ = ["EXTRAS", "ExportedSample", "ExportedTask", "hash_text", "write_lm_eval"]
+__all__ = ["ExportedSample", "ExportedTask", "hash_text", "write_lm_eval"]
 
-#: the key of a row under which we keep what lm-eval's form cannot say
-EXTRAS = "equipoise"
 OutputType = Literal["generate_until", "loglikelihood", "multiple_choice"]
 
 
@@ -68,7 +66,13 @@ class ExportedTask:
 
 
 def write_lm_eval(
-    directory: Path, *, model: str, tasks: Sequence[ExportedTask], unix_s: float, about: Mapping[str, Any]
+    directory: Path,
+    *,
+    model: str,
+    tasks: Sequence[ExportedTask],
+    unix_s: float,
+    about: Mapping[str, Any],
+    force: bool = False,
 ) -> Path:
     """Write one arm's files into a folder of ``directory`` that is named after ``model``.
 
@@ -89,29 +93,25 @@ def write_lm_eval(
     Raises
     ------
     UsageError
-        The folder cannot be written.
+        The files exist and ``force`` is not set, or the folder cannot be written.
     """
     folder = directory / re.sub(r'["<>:/|\\?*\[\]]+', "__", model)
     time = datetime.fromtimestamp(unix_s, UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     date_id = time.replace(":", "-")
     results = folder / f"results_{date_id}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for task in tasks:
-            rows = (json.dumps(_row(task, s), default=str) + "\n" for s in task.samples)
-            _write(folder / f"samples_{task.task}_{date_id}.jsonl", rows)
-        summary = _summary(model, tasks, unix_s, about)
-        _write(results, [json.dumps(summary, indent=2, default=str)])
-    except OSError as e:
-        raise UsageError(f"--out {directory}: cannot be written ({e.strerror}); give another folder") from e
+    # The results come last: samples of this very time without them are of an export that was cut short.
+    refuse_existing(results, force=force)
+    for task in tasks:
+        rows = (json.dumps(_row(task, s), default=str) + "\n" for s in task.samples)
+        _write(folder / f"samples_{task.task}_{date_id}.jsonl", rows, force=True)
+    summary = _summary(model, tasks, unix_s, about)
+    _write(results, [json.dumps(summary, indent=2, default=str)], force=force)
     return results
 
 
-def _write(path: Path, parts: Iterable[str]) -> None:
-    new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="ascii") as out:
+def _write(path: Path, parts: Iterable[str], *, force: bool) -> None:
+    with new_file(path, force=force) as new, new.open("w", encoding="ascii") as out:
         out.writelines(parts)
-    os.replace(new, path)
 
 
 def hash_text(text: str) -> str:
