@@ -13,6 +13,7 @@ from typing import Any
 
 import equipoise
 from equipoise.evals.errors import EquipoiseError
+from equipoise.tasks.sandbox.inside.patience import SLOWEST
 from equipoise.tasks.sandbox.inside.serve import BODY_BYTES
 from equipoise.tasks.sandbox.inside.wire import WireError, read_frame, write_frame
 from equipoise.tasks.sandbox.types import Isolation, Probe
@@ -53,7 +54,8 @@ class Server:
         """
         ours, theirs = socket.socketpair()
         with ours:
-            patience = struct.pack("@ll", int(limits["total_s"] + _GRACE_S), 0)
+            longest = limits["total_s"] + SLOWEST * limits["total_cpu_s"] + _GRACE_S
+            patience = struct.pack("@ll", int(longest), 0)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 ours.setsockopt(socket.SOL_SOCKET, option, patience)
             try:

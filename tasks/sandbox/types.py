@@ -32,7 +32,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one program. Processor time decides, so that a busy machine does not; ``wall_s`` ends what sleeps.
+    """Of one program. Processor time decides, so that a busy machine does not; ``wall_s`` ends what sleeps
+    (see inside/patience.py).
 
     Both are of one call, or one input; all tests of a `Code` together have ``wall_s`` and thrice ``cpu_s``.
     """

@@ -21,7 +21,7 @@ from equipoise.tasks.sandbox import server
 from equipoise.tasks.sandbox.inside.outputs import difference
 from equipoise.tasks.sandbox.inside.wire import Ref, WireError, decode, encode
 from equipoise.tasks.sandbox.sandbox import Sandbox
-from equipoise.tasks.sandbox.types import Call, Code, Isolation, Program, Status
+from equipoise.tasks.sandbox.types import Call, Code, Isolation, Limits, Program, Status
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,13 @@ def f():
     t.start()
     t.join()
     return r
+"""
+DEEP = """
+import functools, sys
+sys.setrecursionlimit(10**6)
+@functools.lru_cache(None)
+def f(n): return f(n - 1) + 1 if n else 0
+print(f(30_000))
 """
 # code, test, whether it passes
 JUDGED = [
@@ -126,6 +133,9 @@ def test_a_failure_says_the_line_and_the_value(sandbox: Sandbox) -> None:
         ("print('a')\n1 / 0", [("", "a")], 0),
         ("print('b')", [("", "b"), ("", "c")], 1),
         ("x =", [("", "")], 0),
+        ("print(1)\nexit()", [("", "1")], 1),
+        ("print(1)\nquit(1)", [("", "1")], 1),
+        (DEEP, [("", "30000")], 1),
     ],
 )
 def test_programs_are_run_anew_for_every_input(
@@ -145,6 +155,28 @@ def test_programs_are_run_anew_for_every_input(
 )
 def test_outputs_are_compared_by_lines_and_numbers(printed: str, expected: str, same: bool) -> None:
     assert (difference(printed, expected) == "") is same
+
+
+BUSY = """
+import time
+def f(x):
+    while time.process_time() < 0.6:
+        pass
+    return x
+"""
+SLEEPS = "import time\ndef f(x): time.sleep(100)\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the processor time of another process is not told")
+@pytest.mark.parametrize(("code", "status"), [(BUSY, Status.OK), (SLEEPS, Status.TIMEOUT)])
+def test_the_clock_ends_only_what_sleeps(sandbox: Sandbox, code: str, status: Status) -> None:
+    limits = Limits(cpu_s=5, wall_s=0.3)
+    for job in (
+        Code(code=code, tests=("assert f(1) == 1",)),
+        Call(code=code, function="f", cases=[([1], 1)]),
+        Program(code=f"{code}print(f(1))", cases=[("", "1")]),
+    ):
+        assert sandbox.run(job, limits).status is status, job
 
 
 def test_methods_are_called_on_a_solution_and_tuples_count_as_lists(sandbox: Sandbox) -> None:

@@ -4,6 +4,7 @@ It may lie about what its functions return, which is what the tests are for. Fra
 go to descriptor 4.
 """
 
+import builtins
 import random
 import sys
 import types
@@ -25,6 +26,7 @@ _CHANGEABLE = (list, dict, set, bytearray, deque)
 def serve(layers: Layers, limits: dict[str, Any]) -> None:
     """Answer requests until they end; the first says how the code is to be run."""
     random.seed(0)
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # which the site module would give
     first = read_frame(REQUESTS)
     if first is None:
         return

@@ -16,6 +16,8 @@ from equipoise.tasks.sandbox.inside import root, seccomp
 
 __all__ = ["Layers", "find_layers", "more_cpu"]
 
+_STACK_BYTES = 64 << 20  # of the first thread; Linux keeps at least 128 MiB free for it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
@@ -56,11 +58,19 @@ class Layers:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits["open_files"], limits["open_files"]))
         if sys.platform == "linux":  # elsewhere it is not enforced, and may be refused
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            _set_stack(_STACK_BYTES)
             threads = limits["threads"]
             if self.namespaces:  # counted over all that this user runs, anywhere
                 with open("/proc/loadavg") as file:
                     threads += int(file.read().split()[3].split("/")[1])
             resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
+
+
+def _set_stack(size: int) -> None:
+    """How deep code may recurse must not depend on the shell that we were started from."""
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    size = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (size, hard))
 
 
 def more_cpu(limits: dict[str, Any]) -> None:

@@ -9,9 +9,10 @@ import time
 from typing import Any
 
 from equipoise.tasks.sandbox.inside.layers import Layers
+from equipoise.tasks.sandbox.inside.patience import Patience
 from equipoise.tasks.sandbox.inside.wire import read_frame, write_frame
 
-__all__ = ["INPUT_BYTES", "file_in_memory", "serve_programs", "wait"]
+__all__ = ["INPUT_BYTES", "end_of", "file_in_memory", "serve_programs"]
 
 INPUT_BYTES = 1 << 28
 
@@ -26,7 +27,7 @@ def serve_programs(
         child = os.fork()
         if child == 0:
             _become_program(layers, limits, first, (given, out, err), (requests, results))
-        status, cpu_s, in_time = wait(child, limits["wall_s"])
+        status, cpu_s, in_time = _wait(child, limits["wall_s"])
         answer = {
             "status": status,
             "cpu_s": cpu_s,
@@ -48,20 +49,33 @@ def file_in_memory() -> int:
         return os.dup(file.fileno())
 
 
-def wait(child: int, seconds: float) -> tuple[int, float, bool]:
-    """Wait for a child, or kill it: its status, processor time in seconds, and whether it ended by itself."""
-    end = time.monotonic() + seconds
-    pause = 0.0002
-    while time.monotonic() < end:
-        found, status, usage = os.wait4(child, os.WNOHANG)
-        if found:
-            return status, usage.ru_utime + usage.ru_stime, True
-        time.sleep(pause)
-        pause = min(0.01, 1.5 * pause)
+def _wait(child: int, seconds: float) -> tuple[int, float, bool]:
+    """Wait for a child, or kill it: its status, processor time in seconds, and whether it ended by itself.
+
+    ``seconds`` of the clock, and more while it works (see patience.py).
+    """
+    ended = end_of(child, seconds)
+    if ended is not None:
+        return *ended, True
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     return status, usage.ru_utime + usage.ru_stime, False
+
+
+def end_of(child: int, seconds: float) -> tuple[int, float] | None:
+    """Status and processor time of a child that ends within its time, as in `_wait`; None: it does not."""
+    patience = Patience(child, seconds)
+    pause = 0.0002
+    while True:
+        late = patience.left() <= 0  # before the look: what ended meanwhile was not late
+        found, status, usage = os.wait4(child, os.WNOHANG)
+        if found:
+            return status, usage.ru_utime + usage.ru_stime
+        if late:
+            return None
+        time.sleep(pause)
+        pause = min(0.01, 1.5 * pause)
 
 
 def _become_program(

@@ -28,6 +28,7 @@ from equipoise.tasks.sandbox.inside import kernel as k
 from equipoise.tasks.sandbox.inside import root
 from equipoise.tasks.sandbox.inside.candidate import REQUESTS, RESULTS, serve
 from equipoise.tasks.sandbox.inside.layers import Layers, find_layers
+from equipoise.tasks.sandbox.inside.patience import SLOWEST
 from equipoise.tasks.sandbox.inside.programs import file_in_memory
 from equipoise.tasks.sandbox.inside.tester import BadTests, Candidate, ending, judge
 from equipoise.tasks.sandbox.inside.wire import WireError, read_frame, write_frame
@@ -107,7 +108,7 @@ def _supervise(job: int, layers: Layers) -> None:
 
 def _answer_of(tester: int, reader: int, job: int, limits: dict[str, Any]) -> dict[str, Any]:
     """What the tester says; else why it says nothing."""
-    end = time.monotonic() + limits["total_s"]
+    end = time.monotonic() + limits["total_s"] + SLOWEST * limits["total_cpu_s"]
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     poll.register(job, 0)  # only that it is closed

@@ -14,10 +14,12 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from equipoise.tasks.sandbox.inside.outputs import difference
+from equipoise.tasks.sandbox.inside.patience import SLOWEST, Patience
+from equipoise.tasks.sandbox.inside.programs import end_of
 from equipoise.tasks.sandbox.inside.wire import (
     WireError,
     decode,
@@ -59,19 +61,35 @@ class Candidate:
     def __init__(self, requests: int, results: int, child: int, limits: dict[str, Any]) -> None:
         self.requests, self.results, self.child = requests, results, child
         self.limits = limits
+        self.patience = Patience(child, limits["total_s"], with_us=True)
         self.error = ""  # the type of the last exception that came over
         self.returned = ""  # the last result, in short
 
-    def ask(self, value: dict[str, Any], *, limit: int = 1 << 26, seconds: float = 0.0) -> dict[str, Any]:
-        """One request and its answer, which may take ``seconds`` more than a call."""
-        signal.signal(signal.SIGALRM, _too_late)
-        signal.setitimer(signal.ITIMER_REAL, self.limits["wall_s"] + seconds)
+    def ask(self, value: dict[str, Any], *, limit: int = 1 << 26) -> dict[str, Any]:
+        """One request and its answer."""
+        call = Patience(self.child, self.limits["wall_s"])
+        return self.ask_within(lambda: min(call.left(), self.patience.left()), value, limit=limit)
+
+    def ask_within(self, left: Callable[[], float], value: dict[str, Any], *, limit: int) -> dict[str, Any]:
+        """As `ask`, with the seconds that are left told by ``left``."""
+        waiting = True
+
+        def look(number: int, frame: object) -> None:
+            if not waiting:  # the answer came with the signal
+                return
+            if (seconds := left()) <= 0:
+                raise TooLate
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+        signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, max(1e-3, left()))
         try:
             write_frame(self.requests, value, limit=1 << 28)
             answer = read_frame(self.results, limit=limit)
         except BrokenPipeError as e:
             raise Ended from e
         finally:
+            waiting = False
             signal.setitimer(signal.ITIMER_REAL, 0)
         if answer is None:
             raise Ended
@@ -102,8 +120,10 @@ class Candidate:
 
     def why_ended(self) -> tuple[str, str]:
         """Status and reason of a candidate that stopped answering."""
-        _, status, usage = os.wait4(self.child, 0)
-        return ending(status, usage.ru_utime + usage.ru_stime, self.limits["cpu_s"])
+        ended = end_of(self.child, self.limits["wall_s"])
+        if ended is None:  # it closed its end and goes on; it is killed with this process
+            raise TooLate
+        return ending(*ended, self.limits["cpu_s"])
 
 
 class Function:
@@ -126,12 +146,13 @@ def judge(body: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
     }[body["mode"]]
     found: dict[str, Any] = {"status": "ok", "reason": "", "passed": 0, "of": len(body[tests])}
     try:
-        for _ in run(body, candidate, found):
-            found["passed"] += 1
+        try:
+            for _ in run(body, candidate, found):
+                found["passed"] += 1
+        except Ended:
+            found["status"], found["reason"] = candidate.why_ended()
     except TooLate:
         found["status"], found["reason"] = "timeout", f"no end after {candidate.limits['wall_s']:g} s"
-    except Ended:
-        found["status"], found["reason"] = candidate.why_ended()
     except Failed as e:
         found["status"], found["reason"] = e.status, e.reason
     except MemoryError:
@@ -140,10 +161,6 @@ def judge(body: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
         reason = f"what the code returned cannot be judged: {type(e).__name__}: {str(e)[:_SHOWN]}"
         found["status"], found["reason"] = "failed", reason
     return found
-
-
-def _too_late(number: int, frame: object) -> None:
-    raise TooLate
 
 
 def _start(body: dict[str, Any], candidate: Candidate) -> None:
@@ -193,7 +210,12 @@ def _run_programs(body: dict[str, Any], candidate: Candidate, found: dict[str, A
     write_frame(candidate.requests, {k: body[k] for k in ("mode", "code", "preamble")})
     limits = candidate.limits
     for number, case in enumerate(body["cases"], 1):
-        answer = candidate.ask({"stdin": case["stdin"]}, limit=1 << 28, seconds=10.0)
+        if candidate.patience.left() <= 0:
+            raise TooLate
+        # The process that starts them sees to the time of each.
+        longest = Patience(candidate.child, limits["wall_s"] + SLOWEST * limits["cpu_s"] + 10.0)
+        answer = candidate.ask_within(longest.left, {"stdin": case["stdin"]}, limit=1 << 28)
+        candidate.patience.add(answer["cpu_s"])
         found["stdout"], found["stderr"] = answer["stdout"][: limits["kept_bytes"]], answer["stderr"]
         status, reason = "ok", ""
         if not answer["in_time"]:
