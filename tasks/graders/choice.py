@@ -11,13 +11,16 @@ from equipoise.tasks.graders.grade import Grade
 __all__ = ["LETTERS", "chosen_letter", "grade_choice"]
 
 LETTERS = "ABCDEFGHIJ"
+#: Full-width letters and marks, and spaces without width.
+_WIDE = {**{0xFF01 + i: 0x21 + i for i in range(94)}, 0x200B: None, 0xFEFF: None}
 _OPEN = (
-    r"[\s*_`\"'“‘$(\[{]{0,8}(?:\\(?:boxed|text|textbf|textrm|mathrm|mathbf)\{[\s*_(]{0,4}){0,3}"
+    r"[\s*_`\"'“‘$(\[{]{0,8}(?:\\[(\[][\s*_(]{0,4})?"
+    r"(?:\\(?:boxed|text|textbf|textrm|mathrm|mathbf)\{[\s*_(]{0,4}){0,3}"
     r"(?:(?i:option|choice|letter)[\s*_]{1,4})?[\s*_(\"'“]{0,4}"
 )
-_CLOSE = r"[\s*_`\"'”’$)\]}.:]{0,10}"
+_CLOSE = r"[\s*_`\"'”’$)\]}.:\\]{0,10}"
 # "A" and "I" are words too: before another word they are a choice only if that gives a reason.
-_WORD = r"(?![A-Za-z0-9_'’])(?!(?<=[AI])\s[a-z](?!ecause|ince|hich|here|s\b|ith|or\b|ue\b|iven))"
+_WORD = r"(?!['’]?[A-Za-z0-9_])(?!(?<=[AI])\s[a-z](?!ecause|ince|hich|here|s\b|ith|or\b|ue\b|iven))"
 _LEADING = regex.compile(rf"{_OPEN}(?:([A-Z]){_WORD}|([a-z])(?={_CLOSE}$))")
 _ANOTHER = regex.compile(rf"{_CLOSE}(?:,|/|&|or\b|and\b){_OPEN}([A-Z])(?={_CLOSE}(?:$|,|/|or\b|and\b))")
 _CORRECT = regex.compile(
@@ -47,8 +50,9 @@ def grade_choice(answer: str, target: str, *, letters: str = LETTERS) -> Grade:
 
 def chosen_letter(answer: str, *, letters: str = LETTERS) -> tuple[str | None, str]:
     """The letter of the chosen option, or None and why there is none."""
-    text = read_end(answer)
+    text = read_end(answer).translate(_WIDE)
     found: list[tuple[int, str | None]] = []
+    as_asked = False
     for statement in statements(text):
         leading = _LEADING.match(statement.text)
         if leading is None or (letter := (leading[1] or leading[2]).upper()) not in letters:
@@ -56,7 +60,9 @@ def chosen_letter(answer: str, *, letters: str = LETTERS) -> tuple[str | None, s
         another = _ANOTHER.match(statement.text, leading.end())
         several = another is not None and another[1] in letters and another[1] != letter
         found.append((statement.at, None if several else letter))
-    found += [(m.start(), m[1]) for m in _CORRECT.finditer(text) if m[1] in letters]
+        as_asked |= text[: statement.at].rstrip("*_ \t\n").endswith((":", "：", "\\boxed"))
+    if not as_asked:  # else what an explanation calls correct is no second answer
+        found += [(m.start(), m[1]) for m in _CORRECT.finditer(text) if m[1] in letters]
     line = last_line(text)
     if (alone := _ALONE.fullmatch(line[:200])) is not None and alone[1].upper() in letters:
         found.append((len(text), alone[1].upper()))

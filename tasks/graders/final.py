@@ -14,9 +14,9 @@ MAX_CHARS = 100_000
 MAX_STATEMENT_CHARS = 2000
 MAX_STATEMENTS = 20  # of a kind, the last ones
 _DECLARED = regex.compile(
-    r"(?i)(?:\banswer|\b(?:correct|right|best)\s(?:option|choice)|答案|故选|应选)"
+    r"(?i)(?:\banswer|\b(?:correct|right|best)\s(?:option|choice)|答案|(?:正确|最佳)选项|故选|应选|(?:因此|所以)选)"
     r"[*_`\s]{0,6}(?:(?:choice|option|letter)[*_`\s]{0,6})?"
-    r"(?:(?<=故选|应选)|(?:would|should|must)\sbe|is|:|：|=|是|为|為)[*_:：\s]{0,8}"
+    r"(?:(?<=故选|[应此以]选)|(?:would|should|must)\sbe|is|:|：|=|是|为|為)[*_:：\s]{0,8}"
 )
 # Of GSM8K; a line of a number alone, or it would be a heading.
 _HASHES = regex.compile(r"(?m)(?<!#)#{4}[ \t]{0,8}(?=[^\s\w]{0,3}\d[\d,. ]{0,60}\W{0,3}$)")

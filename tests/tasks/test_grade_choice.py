@@ -29,6 +29,16 @@ from equipoise.tasks.graders.choice import chosen_letter, grade_choice
         ("It is a capital: **C) Paris**", "C"),
         ("答案：C", "C"),
         ("故选C。", "C"),
+        ("因此选C。", "C"),
+        ("正确选项是 (C)", "C"),
+        ("答案：Ｃ", "C"),
+        ("ANSWER: \u200bC", "C"),
+        ("ANSWER: 'C'", "C"),
+        (r"ANSWER: \(C\)", "C"),
+        (r"ANSWER: \( \mathbf{(C)} \)", "C"),
+        ("It follows.\n\n\\[ C \\]", "C"),
+        ("ANSWER: C\n\nWhy: B is the best known trap, and A is right only for x < 0.", "C"),
+        (r"\boxed{C}, although B is correct for n = 1", "C"),
     ],
 )
 def test_a_declared_option_is_chosen(answer: str, letter: str) -> None:
@@ -43,6 +53,7 @@ def test_a_declared_option_is_chosen(answer: str, letter: str) -> None:
         (r"\boxed{B}, no: \boxed{D}", "D"),
         ("The answer is B? Let me check.\nC", "C"),
         ("ANSWER: A or B. In the end, ANSWER: B", "B"),
+        ("The answer is A? No: B is correct.", "B"),
     ],
 )
 def test_the_last_statement_counts(answer: str, letter: str) -> None:
@@ -62,6 +73,8 @@ def test_the_last_statement_counts(answer: str, letter: str) -> None:
         "ANSWER: X",
         "A) one\nB) two\nC) three",
         "ANSWER: both A and C",
+        "The answer is A's colour",
+        r"ANSWER: \(A\) or \(B\)",
         "Between **A** and **B** I cannot decide",
     ],
 )
