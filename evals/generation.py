@@ -26,6 +26,7 @@ class Generation:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    output_logprobs: bool = False
 
     def next_request(self, task: Task, item: TaskItem, outputs: Sequence[Output]) -> Request | None:
         """The task's next request, given the replies as they came; None when the item is done."""
@@ -73,4 +74,5 @@ class Generation:
         if self.thinking == "on":
             given["stop"] = ()
         chat = request.chat if request.messages is None else self.chat_options(request.chat)
-        return replace(request, sampling=replace(sampling, **given), chat=chat)
+        wanted = request.output_logprobs or self.output_logprobs
+        return replace(request, sampling=replace(sampling, **given), chat=chat, output_logprobs=wanted)

@@ -189,6 +189,7 @@ class RunnerSpec(Strict):
     max_attempts: int = Field(default=4, ge=1, le=20)
     block_items: int = Field(default=16, ge=1)
     context_tokens: int = Field(default=4096, ge=64)  # longest prompt + answer, sizes our servers
+    output_logprobs: bool = False  # also record the logprob of every generated token, for the flips
 
 
 class SeedSpec(Strict):

@@ -68,5 +68,7 @@ def _question(plan: Plan, spec: TaskSpec, registry: Mapping[str, Task]) -> Quest
         raise PlanError(
             f"plan {plan.name!r}: task {spec.name!r} gives {len(items) - len(ids)} item ids twice"
         )
-    generation = Generation(**plan.generation_of(spec).model_dump())
+    generation = Generation(
+        **plan.generation_of(spec).model_dump(), output_logprobs=plan.runner.output_logprobs
+    )
     return Question(spec=spec, task=task, items=items, generation=generation)

@@ -10,6 +10,7 @@ from cli_runs import cli, plan_file, record_run
 
 from equipoise.reports import html
 from equipoise.reports import json as report_json
+from equipoise.reports.model import Excerpt, FirstDifference
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -88,6 +89,7 @@ def test_the_list_is_filtered_and_a_flip_is_opened_by_keyboard(run, visit):
     page.locator(".flip summary").first.focus()
     page.keyboard.press("Enter")
     body = page.locator(".flip-body")
+    api.expect(body).to_have_count(1)
     assert body.locator(".baseline .text").count() >= 1
     assert "not " in body.locator(".candidate").text_content()
     assert "The replies first differ in the answer, at character" in body.text_content()
@@ -111,13 +113,13 @@ def test_the_theme_is_switched_and_remembered(run, visit):
 def test_print_opens_what_is_folded_and_folds_it_again(run, visit):
     page = visit(run[0] / "report.html")
     page.get_by_role("button", name="Theme").click()
-    count = "document.querySelectorAll('.fold[open]').length"
-    page.evaluate(f"addEventListener('beforeprint', () => {{ window.open_folds = {count}; }})")
-    folds = page.locator(".fold").count()
-    pdf = page.pdf()
-    assert pdf.startswith(b"%PDF")
-    assert page.evaluate("window.open_folds") == folds > 0
-    assert page.locator(".fold[open]").count() == 0
+    count = "['.fold[open]', '.flip[open] .flip-body'].map((s) => document.querySelectorAll(s).length)"
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.opened = {count}; }})")
+    folds, flips = page.locator(".fold").count(), page.locator(".flip").count()
+    assert page.pdf().startswith(b"%PDF")
+    assert page.evaluate("window.opened") == [folds, min(flips, 20)]
+    assert folds > 0 < flips
+    assert page.locator("details[open]").count() == 0
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".filters").is_visible()
@@ -187,6 +189,32 @@ def test_flips_of_the_file_beside_the_page_are_added_and_another_file_is_refused
     says(page, "was not read")
     chooser.set_input_files(path.with_name(path.stem + "-flips.jsonl"))
     says(page, "^56 of 56")
+
+
+def test_a_long_reply_begins_shortly_before_the_first_difference(samples, written, visit):
+    report = samples.signed_off()
+    model, shown = report.models[0], report.models[0].flips.shown[0]
+    same = "the same in both arms " * 200
+    replies = [
+        dataclasses.replace(shown.baseline_reply, text=Excerpt.of(same + end, 6_000))
+        for end in ("4921", "4912")
+    ]
+    flip = dataclasses.replace(
+        shown,
+        baseline_reply=replies[0],
+        candidate_reply=replies[1],
+        difference=FirstDifference(part="answer", char=len(same) + 2),
+    )
+    flips = dataclasses.replace(model.flips, shown=(flip,))
+    page = visit(written(dataclasses.replace(report, models=(dataclasses.replace(model, flips=flips),))))
+    page.locator(".flip summary").click()
+    text = page.locator(".candidate .text").nth(1)  # after what was read as the answer
+    api.expect(text).to_be_visible()
+    assert text.text_content().count("the same in both arms") == 199  # one is cut in two
+    assert len(text.inner_text()) < 400
+    assert "[4,100 characters, the same in both]" in text.inner_text()
+    page.locator(".candidate").get_by_role("button", name="Show all 4,404 characters").click()
+    assert len(text.inner_text()) > 4_300
 
 
 def test_a_word_diff_keeps_both_texts_and_marks_what_differs(samples, written, visit):

@@ -54,6 +54,14 @@ def test_without_settings_a_request_is_the_tasks_own() -> None:
     assert asked(CHAT) == CHAT
 
 
+def test_logprobs_of_generated_tokens_are_asked_for_where_something_is_generated() -> None:
+    scored = Request(
+        text="x", sampling=SamplingParams(max_new_tokens=0), prompt_logprobs=PromptLogprobs(start=1)
+    )
+    assert asked(CHAT, output_logprobs=True).output_logprobs
+    assert not asked(scored, output_logprobs=True).output_logprobs
+
+
 @pytest.mark.parametrize(
     ("settings", "sampling"),
     [

@@ -85,8 +85,16 @@ function explorer() {
     const first = extend();
     list.children[first].querySelector("summary").focus();
   });
+  let opened = [];
   addEventListener("beforeprint", () => {
-    for (const details of [...list.querySelectorAll("details.flip")].slice(0, PRINTED_FLIPS)) details.open = true;
+    opened = [...list.querySelectorAll("details.flip:not([open])")].slice(0, PRINTED_FLIPS);
+    for (const details of opened) {
+      details.dispatchEvent(new Event("fill"));
+      details.open = true;
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const details of opened) details.open = false;
   });
 
   const companion = at("companion");

@@ -1,6 +1,6 @@
 "use strict";
 
-const FOLD_CHARS = 1500;
+const FOLD_CHARS = 1500, KEPT_CHARS = 300; // kept before the first difference in a folded text
 
 const plain = (text) => (text === null ? "" : text[1] + text[2]);
 const number = (n) => n.toLocaleString("en-US");
@@ -18,9 +18,11 @@ function flipRow(flip) {
       make("span", { class: "way" }, way),
       make("span", { class: "what" }, make("bdi", {}, flip.id), ...tags, make("small", {}, `${flip.task}, ${flip.model}`)),
       make("span", { class: "read" }, short(flip.baseline), " → ", short(flip.candidate))));
-  details.addEventListener("toggle", () => {
-    if (details.open && details.childElementCount === 1) details.append(flipBody(flip));
-  });
+  const fill = () => {
+    if (details.childElementCount === 1) details.append(flipBody(flip));
+  };
+  details.addEventListener("toggle", () => { if (details.open) fill(); });
+  details.addEventListener("fill", fill); // before printing, which does not wait for a toggle
   return make("li", {}, details);
 }
 
@@ -77,18 +79,27 @@ function part(title, text, runs = null, level = "h4") {
   const [before, same, rest, after] = text;
   const shown = make("div", { class: "text", dir: "auto" });
   if (before) shown.append(make("span", { class: "cut" }, `[${number(before)} characters before] …`));
+  const pieces = runs || [[same + rest, false]];
+  const folded = same.length + rest.length > FOLD_CHARS;
+  const skip = folded && rest && !pieces[0][1] ? Math.min(same.length, pieces[0][0].length) - KEPT_CHARS : 0;
   let at = 0;
+  if (skip > KEPT_CHARS) {
+    at = skip;
+    shown.append(make("span", { class: "lead" }, pieces[0][0].slice(0, skip)),
+      make("span", { class: "cut skipped" }, `[${number(skip)} characters, the same in both] …`));
+    pieces[0] = [pieces[0][0].slice(skip), false];
+  }
   const mark = () => make("span", { class: "here", title: "first difference" });
-  for (const [run, changed] of runs || [[same + rest, false]]) {
+  for (const [run, changed] of pieces) {
     const cut = rest && same.length >= at && same.length < at + run.length ? same.length - at : -1;
-    const pieces = cut < 0 ? [run] : [run.slice(0, cut), mark(), run.slice(cut)];
-    shown.append(...(changed ? [make("mark", {}, ...pieces)] : pieces));
+    const parts = cut < 0 ? [run] : [run.slice(0, cut), mark(), run.slice(cut)];
+    shown.append(...(changed ? [make("mark", {}, ...parts)] : parts));
     at += run.length;
   }
   if (same + rest === "") shown.append(make("span", { class: "cut" }, "(empty)"));
   if (after) shown.append(make("span", { class: "cut" }, `… [${number(after)} more characters]`));
   box.append(shown);
-  if (at > FOLD_CHARS && !(rest && same.length > FOLD_CHARS / 2)) box.append(unfold(shown, at));
+  if (folded) box.append(unfold(shown, at));
   return box;
 }
 
