@@ -104,8 +104,8 @@ def compare_arms(
                         allowed=name in may,
                     )
                 )
-        for name in sorted(baseline.tokens.keys() | other.tokens.keys()):
-            a, b = baseline.tokens.get(name), other.tokens.get(name)
+        for name in sorted(baseline.tokens.keys() & other.tokens.keys()):
+            a, b = baseline.tokens[name], other.tokens[name]
             if isinstance(a, tuple) != isinstance(b, tuple):  # ids here, a count there
                 a, b = (len(x) if isinstance(x, tuple) else x for x in (a, b))
             if a != b:

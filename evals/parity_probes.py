@@ -77,7 +77,7 @@ class Probes:
     Parameters
     ----------
     needs_text, needs_chat : bool
-        Whether plain prompts and conversations are asked; an endpoint may know only one of them.
+        Whether plain prompts and conversations are asked; an endpoint may answer only one of them.
     prompts : mapping
         Requests of real items by what messages call them.
     generations : sequence of Generation
@@ -117,11 +117,11 @@ async def probe_arm(arm: str, backend: Backend, probes: Probes) -> ArmFacts | No
     facts = await backend.describe()
     tokens: dict[str, tuple[int, ...] | int] = {}
     chat: tuple[int, ...] | None = None
-    for text in PROBE_TEXTS if probes.needs_text else ():
+    for text in PROBE_TEXTS:
         name = f"tokens of {text!r}"
         if isinstance(backend, Tokenizing):
             tokens[name] = await backend.tokenize(text)
-        elif isinstance(backend, Counting):
+        elif isinstance(backend, Counting) and probes.needs_text:
             tokens[name] = await backend.count_prompt_tokens(text)
     if probes.needs_chat:
         found = await _rendered(arm, backend, ChatOptions())

@@ -101,6 +101,8 @@ def _first_choice(client: JsonClient, path: str, reply: Any) -> tuple[dict[str, 
     reason = choices[0].get("finish_reason")
     if reason == "abort":
         client.fail(path, "the server aborted the generation", retryable=True)
+    if reason == "content_filter":
+        client.fail(path, "the answer was cut off by the endpoint's content filter", refused=True)
     if not isinstance(reason, str):
         client.fail(
             path, "the reply has no finish_reason: a truncated answer could not be told from a whole one"

@@ -29,6 +29,7 @@ def probes_of(questions: Sequence[Question]) -> Probes:
             generations.append(question.generation)
     return Probes(
         needs_chat=any(q.task.needs_chat_template for q in questions),
+        needs_text=not all(q.task.needs_chat_template for q in questions),
         prompts=prompts,
         generations=generations,
     )

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from run_doubles import FakeServer, ScriptedBackend, chat_reply, key, output, sample
+from run_doubles import EchoTask, FakeServer, ScriptedBackend, chat_reply, item, key, output, sample
 
 from equipoise.evals.backends.openai_http import OpenAIHttp
 from equipoise.evals.backends.sglang_http import SglangHttp
 from equipoise.evals.errors import ParityError, RequestError
+from equipoise.evals.experiment.probing import probes_of
+from equipoise.evals.experiment.questions import Question
 from equipoise.evals.generation import Generation
 from equipoise.evals.parity import check_parity, compare_arms, compare_prompt_tokens, facts_changed
 from equipoise.evals.parity_probes import ArmFacts, Probes
+from equipoise.evals.plan import TaskSpec
 from equipoise.evals.types import Message, Request, SamplingParams
 
 SERVER = {
@@ -204,6 +207,33 @@ async def test_openai_endpoints_are_compared_by_their_token_counts() -> None:
                     )
             for backend in arms.values():
                 await backend.close()
+
+
+async def test_an_endpoint_that_only_chats_is_asked_for_conversations_alone() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "m"}]})
+        if request.path != "/v1/chat/completions":
+            return web.json_response({"detail": "Not Found"}, status=404)
+        reply = chat_reply()
+        reply["usage"]["prompt_tokens"] = 2  # as many as the other arm's ids
+        return web.json_response(reply)
+
+    def probes(*, chat: bool) -> Probes:
+        spec = TaskSpec(name="echo", items=1, margin=0.1)
+        return probes_of([Question(spec=spec, task=EchoTask(chat=chat), items=[item(1)])])
+
+    async with FakeServer(answer).running() as only_chats, FakeSglang().running() as sglang:
+        arms = {"A": SglangHttp(sglang.url), "B": OpenAIHttp(only_chats.url, model="m")}
+        allowed = {"B": [*SERVER, "model_path"]}
+        try:
+            report = await check_parity(arms, baseline="A", allowed=allowed, probes=probes(chat=True))
+            with pytest.raises(RequestError, match="/v1/completions: HTTP 404"):
+                await check_parity(arms, baseline="A", allowed=allowed, probes=probes(chat=False))
+        finally:
+            for backend in arms.values():
+                await backend.close()
+    assert [len(f.tokens) for f in report.arms] == [5, 1]
 
 
 async def test_an_arm_without_a_server_is_reported_as_unchecked() -> None:

@@ -61,6 +61,13 @@ async def test_a_reply_without_usage_is_an_error(request_: Request, usage: Any) 
         await complete(reply, request_)
 
 
+async def test_what_a_content_filter_cut_off_is_a_refusal() -> None:
+    with pytest.raises(RequestError, match="content filter") as caught:
+        await complete(chat_reply("I can", finish_reason="content_filter"), CHAT)
+    assert caught.value.refused
+    assert not caught.value.retryable
+
+
 async def test_a_reply_without_a_finish_reason_is_an_error() -> None:
     with pytest.raises(RequestError, match="finish_reason"):
         await complete(chat_reply(finish_reason=None), CHAT)
