@@ -52,6 +52,8 @@ def test_wheel_holds_the_five_rooms_under_equipoise_only(wheel: Path) -> None:
         folder = f"equipoise/tasks/embedded/{model}/"
         for file in ("model.safetensors", "config.json", "tokenizer.json", "README.md", "kv_amax.json"):
             assert folder + file in names
+    for file in ("templates/page.html", "assets/base.css", "assets/explorer.js"):
+        assert f"equipoise/reports/html/{file}" in names
     assert "equipoise/py.typed" in names
     assert any(n.startswith("equipoise/tasks/plans/") and n.endswith("embedded.toml") for n in names)
     assert not any("__pycache__" in n or n.startswith("equipoise/tests") for n in names)
