@@ -14,6 +14,10 @@ from equipoise.evals.types import ChatOptions, Message, Output, Request, ToolCal
 __all__ = ["chat_body", "completion_body", "output_from_chat", "output_from_completion", "rendering"]
 
 MAX_TOOL_CALLS = 1024
+# Reasons that are no ending of an answer; beside OpenAI's those of SGLang, vLLM and Zhipu.
+_ABORTED = frozenset({"abort", "error", "network_error"})
+_FILTERED = frozenset({"content_filter", "sensitive"})
+_SAME_REASON = dict.fromkeys(("max_tokens", "model_length", "model_context_window_exceeded"), "length")
 
 
 def _sampling(request: Request, *, ignore_eos: bool) -> dict[str, Any]:
@@ -99,15 +103,15 @@ def _first_choice(client: JsonClient, path: str, reply: Any) -> tuple[dict[str, 
             path, "the reply has no usage (prompt_tokens, completion_tokens); the endpoint must send it"
         )
     reason = choices[0].get("finish_reason")
-    if reason == "abort":
-        client.fail(path, "the server aborted the generation", retryable=True)
-    if reason == "content_filter":
-        client.fail(path, "the answer was cut off by the endpoint's content filter", refused=True)
+    if reason in _ABORTED:
+        client.fail(path, f"the server aborted the generation ({reason})", retryable=True)
+    if reason in _FILTERED:
+        client.fail(path, f"the answer was cut off by the endpoint's content filter ({reason})", refused=True)
     if not isinstance(reason, str):
         client.fail(
             path, "the reply has no finish_reason: a truncated answer could not be told from a whole one"
         )
-    return choices[0], usage
+    return {**choices[0], "finish_reason": _SAME_REASON.get(reason, reason)}, usage
 
 
 def _text(client: JsonClient, path: str, value: Any) -> str | None:

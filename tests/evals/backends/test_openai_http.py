@@ -61,11 +61,25 @@ async def test_a_reply_without_usage_is_an_error(request_: Request, usage: Any) 
         await complete(reply, request_)
 
 
-async def test_what_a_content_filter_cut_off_is_a_refusal() -> None:
-    with pytest.raises(RequestError, match="content filter") as caught:
-        await complete(chat_reply("I can", finish_reason="content_filter"), CHAT)
-    assert caught.value.refused
-    assert not caught.value.retryable
+@pytest.mark.parametrize(
+    ("reason", "refused", "retryable"),
+    [
+        *(("content_filter", True, False), ("sensitive", True, False)),
+        *(("abort", False, True), ("error", False, True), ("network_error", False, True)),
+    ],
+)
+async def test_what_a_filter_or_a_fault_cut_off_is_no_answer(
+    reason: str, refused: bool, retryable: bool
+) -> None:
+    with pytest.raises(RequestError, match=reason) as caught:
+        await complete(chat_reply("I can", finish_reason=reason), CHAT)
+    assert (caught.value.refused, caught.value.retryable) == (refused, retryable)
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "model_length", "model_context_window_exceeded"])
+async def test_a_budget_by_another_name_is_one(reason: str) -> None:
+    out, _ = await complete(chat_reply("I can", finish_reason=reason), CHAT)
+    assert out.finish_reason == "length"
 
 
 async def test_a_reply_without_a_finish_reason_is_an_error() -> None:
