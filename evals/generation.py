@@ -37,11 +37,14 @@ class Generation:
         """The replies with thinking and answer apart."""
         found: list[Output] = []
         for output in outputs:
-            stop: Sequence[str] = ()
-            if self.thinking == "on":  # the stop strings that the server was not sent
-                request = task.next_request(item, found)
-                stop = request.sampling.stop if request is not None else ()
-            found.append(settle(output, thinking=self.thinking, stop=stop))
+            thinking: Thinking | None = self.thinking
+            stop: tuple[str, ...] = ()
+            if thinking == "on" and (request := task.next_request(item, found)) is not None:
+                if request.messages is None:  # no template opened any thinking
+                    thinking = None
+                else:  # the stop strings that the server was not sent
+                    stop = request.sampling.stop
+            found.append(settle(output, thinking=thinking, stop=stop))
         return tuple(found)
 
     def score(self, task: Task, item: TaskItem, sample: Sample) -> Score:
@@ -64,14 +67,14 @@ class Generation:
 
     def _generated(self, request: Request) -> Request:
         sampling = request.sampling
-        if request.prompt_logprobs is not None or request.sampling.max_new_tokens == 1:
+        if request.prompt_logprobs is not None or (request.messages is None and sampling.max_new_tokens == 1):
             return request  # scores a given text, or warms the cache for it: nothing is generated
         given = {
             name: value
             for name in ("max_new_tokens", "temperature", "top_p", "top_k", "min_p")
             if (value := getattr(self, name)) is not None
         }
-        if self.thinking == "on":
+        if self.thinking == "on" and request.messages is not None:
             given["stop"] = ()
         chat = request.chat if request.messages is None else self.chat_options(request.chat)
         wanted = request.output_logprobs or self.output_logprobs

@@ -41,9 +41,11 @@ def settle(output: Output, *, thinking: Thinking | None, stop: Sequence[str] = (
     if output.prompt_logprobs is not None:  # a given text was scored; nothing here is an answer
         return output
     text, reasoning, closed = _apart(output, thinking)
-    if text is not None and thinking == "on" and stop:
-        text = cut_at_stop(text, stop)
     finish = output.finish_reason
+    if text is not None and thinking == "on" and stop:
+        whole, text = text, cut_at_stop(text, stop)
+        if finish == "length" and text != whole:  # the server, told of the stop strings, had ended it there
+            finish = "stop"
     if not closed and not output.tool_calls:
         text, finish = None, UNCLOSED
     if (text, reasoning, finish) == (output.text, output.reasoning, output.finish_reason):

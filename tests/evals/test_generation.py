@@ -1,6 +1,7 @@
 """The plan's generation settings over a task's own, and replies settled before a task sees them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,9 +124,17 @@ def test_what_generates_nothing_is_left_alone(request_: Request) -> None:
 
 
 def test_plain_prompts_get_the_sampling_but_no_chat_options() -> None:
-    plain = Request(text="x", sampling=SamplingParams(max_new_tokens=8))
+    plain = Request(text="x", sampling=SamplingParams(max_new_tokens=8, stop=("\n",)))
     found = asked(plain, thinking="on", temperature=1.0)
-    assert (found.sampling.temperature, found.chat) == (1.0, ChatOptions())
+    assert (found.sampling.temperature, found.sampling.stop, found.chat) == (1.0, ("\n",), ChatOptions())
+    (settled,) = Generation(thinking="on").settled(OneRequest(plain), item(1), (output("42"),))
+    assert (settled.text, settled.finish_reason) == ("42", "stop")
+
+
+def test_a_conversation_with_an_answer_of_one_token_is_told_of_thinking() -> None:
+    one = replace(CHAT, sampling=SamplingParams(max_new_tokens=1))
+    found = asked(one, thinking="off", max_new_tokens=8)
+    assert (found.sampling.max_new_tokens, found.chat.template_kwargs["enable_thinking"]) == (8, False)
 
 
 def test_a_task_sees_settled_replies_in_its_next_turn_and_in_its_score() -> None:

@@ -114,6 +114,19 @@ def test_stop_strings_cut_the_answer_not_the_thinking(text: str, thinking: Any, 
     assert settle(output(text), thinking=thinking, stop=("Q:", "")).text == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "finish"),
+    [
+        ("<think>a</think>42\nQ: next and", "stop"),
+        ("<think>a</think>42\n", "length"),
+        ("<think>Q:", "length"),
+    ],
+)
+def test_an_answer_cut_at_a_stop_string_is_whole(text: str, finish: str) -> None:
+    settled = settle(output(text, finish_reason="length"), thinking="on", stop=("Q:",))
+    assert settled.finish_reason == finish
+
+
 def test_stop_strings_cut_the_answer_that_a_parser_left() -> None:
     settled = settle(output("42\nQ: next", reasoning="Q: is it?"), thinking="on", stop=("Q:",))
     assert (settled.text, settled.reasoning) == ("42\n", "Q: is it?")
