@@ -21,9 +21,10 @@ from equipoise.evals.journal import Journal
 from equipoise.evals.plan import ArmSpec, Plan
 from equipoise.evals.types import Output, Request, SamplingParams, ScoreStatus
 
-__all__ = ["chosen_arms", "export_inspect", "folder_name"]
+__all__ = ["chosen_arms", "export_inspect", "folder_name", "message_form"]
 
 MAX_TURNS = 4096
+MAX_BRACKETS = 200  # in the arguments of a call
 
 
 def export_inspect(
@@ -215,7 +216,7 @@ def _usage(outputs: Sequence[Output]) -> Usage | None:
 
 def _asked(request: Request) -> str | list[dict[str, Any]]:
     if request.messages is not None:
-        return [_message(m) for m in request.messages]
+        return [message_form(m) for m in request.messages]
     return request.text if request.text is not None else json.dumps(request.input_ids)
 
 
@@ -233,10 +234,11 @@ def _reply(output: Output | None) -> dict[str, Any]:
         reasoning=output.reasoning,
         tool_calls=output.tool_calls or (),
     )
-    return _message(reply) | {"source": "generate"}
+    return message_form(reply) | {"source": "generate"}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message_form(message: Message) -> dict[str, Any]:
+    """A message as inspect writes it; thinking and answer are two parts of its content."""
     content: str | list[dict[str, str]] = message.content or ""
     if message.reasoning is not None:
         content = [
@@ -255,6 +257,8 @@ def _call(i: int, call: ToolCall) -> dict[str, Any]:
     """Arguments that are no JSON object are told as they were sent, as inspect does."""
     found = {"id": call.id or f"call_{i}", "function": call.name, "type": "function"}
     try:
+        if sum(map(call.arguments.count, "[{")) > MAX_BRACKETS:
+            raise ValueError("nested too deeply to be told as values")
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError) as e:
         return found | {"arguments": {}, "parse_error": f"{e}: {call.arguments}"}

@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from cli_runs import cli, error_of
 from outcome_run import outcome_run
 
+from equipoise.evals.chat import Message, ToolCall
+from equipoise.evals.errors import UsageError
+from equipoise.evals.experiment.export_inspect import message_form
 from equipoise.evals.interop.inspect_export import InspectLog, write_inspect
 from equipoise.evals.interop.inspect_form import InspectSample, Usage
 from equipoise.evals.interop.inspect_log import read_inspect
@@ -204,10 +208,43 @@ def test_an_item_id_cannot_name_another_member(tmp_path: Path, item_id: str) -> 
     assert "samples/plain-1_epoch_1.json" in names
 
 
+@pytest.mark.parametrize(
+    ("arguments", "parsed", "wrong"),
+    [
+        ('{"city": "Wien"}', {"city": "Wien"}, False),
+        ("{city: Wien}", {}, True),
+        ("[1]", {}, True),
+        ('{"a":' * 5_000, {}, True),
+        ('{"a":' + "[" * 5_000 + "]" * 5_000 + "}", {}, True),
+        ('{"a": NaN, "b": "\\ud800"}', {"a": "nan", "b": "\\ud800"}, False),
+    ],
+)
+def test_thinking_and_calls_are_parts_of_messages(
+    tmp_path: Path, arguments: str, parsed: dict[str, Any], wrong: bool
+) -> None:
+    log = pytest.importorskip("inspect_ai.log", reason="inspect-ai is not installed: pip install -e '.[dev]'")
+    call = ToolCall(name="weather", arguments=arguments, id="c1")
+    messages = [
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="Weather?"),
+        Message(role="assistant", content=None, reasoning="hm", tool_calls=(call,)),
+        Message(role="tool", content="sunny", tool_call_id="c1"),
+        Message(role="assistant", content="Sunny."),
+    ]
+    sample = replace(_sample("x"), messages=[message_form(m) for m in messages])
+    write_inspect(tmp_path / "a.eval", LOG, [sample])
+    (read,) = log.read_eval_log(str(tmp_path / "a.eval")).samples
+    assert [m.role for m in read.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert read.messages[2].content[0].reasoning == "hm"
+    (told,) = read.messages[2].tool_calls
+    assert (told.function, told.arguments, bool(told.parse_error)) == ("weather", parsed, wrong)
+    assert not wrong or arguments in told.parse_error
+    assert read.messages[3].tool_call_id == "c1"
+
+
 def test_a_log_that_lacks_samples_says_so(tmp_path: Path) -> None:
     log = pytest.importorskip("inspect_ai.log", reason="inspect-ai is not installed: pip install -e '.[dev]'")
-    two = InspectLog(**{name: getattr(LOG, name) for name in LOG.__slots__} | {"planned_ids": ("a", "b")})
-    write_inspect(tmp_path / "a.eval", two, [_sample("x")])
+    write_inspect(tmp_path / "a.eval", replace(LOG, planned_ids=("a", "b")), [_sample("x")])
     assert log.read_eval_log(str(tmp_path / "a.eval"), header_only=True).status == "cancelled"
     read = read_inspect(tmp_path / "a.eval", ReadOptions()).tasks["t"]
     assert read.planned_ids == ("a", "b")
@@ -221,8 +258,6 @@ def test_a_log_that_lacks_samples_says_so(tmp_path: Path) -> None:
 def test_forged_samples_are_refused_with_their_place(
     tmp_path: Path, extras: dict[str, Any], said: str
 ) -> None:
-    from equipoise.evals.errors import UsageError
-
     sample = {
         "id": "a",
         "epoch": 1,

@@ -99,8 +99,10 @@ def test_short_values_of_key_variables_do_not_blank_out_words(report: Report) ->
 )
 def test_hostile_text_is_one_short_line(report: Report, text: str) -> None:
     arm = dataclasses.replace(report.provenance.arms[0], name=text, variant=text, kv_cache_dtype=text)
+    row = dataclasses.replace(report.models[0].tasks[0], task=text)
     changed = dataclasses.replace(
         report,
+        models=(dataclasses.replace(report.models[0], name=text, tasks=(row,)),),
         run=dataclasses.replace(report.run, plan_name=text, run_id=text),
         provenance=dataclasses.replace(report.provenance, arms=(arm,), versions={text: text}),
     )
@@ -108,6 +110,8 @@ def test_hostile_text_is_one_short_line(report: Report, text: str) -> None:
     for name, value in [*tracked.params.items(), *tracked.tags.items(), ("name", tracked.name)]:
         assert name.isascii() and name.isprintable() and len(name) <= 200
         assert value.isprintable() and len(value) <= 500 and value.encode()
+    assert all(n.isascii() and n.isprintable() and len(n) <= 250 for n in tracked.metrics)
+    assert len(tracked.metrics) == len(tracked_run(report).metrics)
     assert tracked.run_id.isalnum()
 
 
