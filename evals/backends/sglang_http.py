@@ -173,7 +173,7 @@ class SglangHttp:
                 completion_tokens=self._count(meta, "completion_tokens"),
                 latency_s=latency_s,
                 cached_tokens=self._count(meta, "cached_tokens"),
-                token_ids=None if reply.get("output_ids") is None else tuple(map(int, reply["output_ids"])),
+                token_ids=_token_ids(request, reply, meta),
                 **_logprobs(request, meta),
             )
         except (TypeError, ValueError, KeyError, IndexError, OverflowError) as e:
@@ -211,6 +211,13 @@ def generate_body(request: Request, *, cache_salt: str | None) -> dict[str, Any]
     elif request.output_logprobs:
         body["return_logprob"] = True
     return body
+
+
+def _token_ids(request: Request, reply: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The generated tokens, from the reply or from the rows of their logprobs."""
+    if reply.get("output_ids") is not None:
+        return tuple(map(int, reply["output_ids"]))
+    return tuple(int(row[1]) for row in meta["output_token_logprobs"]) if request.output_logprobs else None
 
 
 def _logprobs(request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -225,8 +225,8 @@ def _bar(canvas: _Canvas, row: Row, y: float, tone: str, scale: "_Scale") -> Non
                 canvas.line(x, y - 5, x, y + 5, tone, width=2)
             else:
                 canvas.shape([(x + 2 * out, y), (x - 6 * out, y - 5), (x - 6 * out, y + 5)], tone)
-    if row.point is None:
-        return
+    if row.point is None or not scale.lo <= row.point <= scale.hi:
+        return  # the arrow says where
     x = scale(row.point)
     if row.pooled:
         canvas.shape([(x - 7, y), (x, y - 7), (x + 7, y), (x, y + 7)], tone)

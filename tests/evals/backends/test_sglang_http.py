@@ -117,6 +117,9 @@ async def test_output_logprobs_are_only_asked_for_outputs() -> None:
     assert body["return_logprob"] is True
     assert "logprob_start_len" not in body
     assert out.output_logprobs == (-0.25, -0.5)
+    del reply["output_ids"]
+    out, _ = await complete(reply, Request(text="x", sampling=GREEDY, output_logprobs=True))
+    assert out.token_ids == (5, 6)
     reply = generated(output_token_logprobs=[[None, 5, None]])
     with pytest.raises(RequestError, match="malformed logprobs"):
         await complete(reply, Request(text="x", sampling=GREEDY, output_logprobs=True))
