@@ -16,7 +16,12 @@ from typing import Any
 from equipoise.evals.experiment.questions import questions_of
 from equipoise.evals.experiment.results import JOURNAL_NAME, plan_of, report_of
 from equipoise.evals.interop.mlflow_export import log_mlflow
-from equipoise.evals.interop.tracked_run import MAX_VALUE_CHARS, TrackedRun, metric_names
+from equipoise.evals.interop.tracked_run import (
+    MAX_VALUE_CHARS,
+    USER_INFO,
+    TrackedRun,
+    metric_names,
+)
 from equipoise.evals.interop.trackio_export import log_trackio
 from equipoise.evals.interop.wandb_export import log_wandb
 from equipoise.evals.journal import Journal
@@ -37,7 +42,6 @@ TRACKERS: Mapping[str, Callable[..., str]] = {
     "trackio": log_trackio,
     "wandb": log_wandb,
 }
-_USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 _PASSES = ("EQUIVALENT", "NON-INFERIOR")
 
 
@@ -200,5 +204,5 @@ def _scrub(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, "***")
-        return _USER_INFO.sub("***@", without_secrets(value))
+        return USER_INFO.sub("***@", without_secrets(value))
     return value

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.evals.errors import UsageError
-from equipoise.evals.interop.tracked_run import TrackedRun, library
+from equipoise.evals.interop.tracked_run import TrackedRun, library, said
 
 __all__ = ["log_mlflow"]
 
@@ -42,7 +42,7 @@ def log_mlflow(run: TrackedRun, *, project: str, directory: Path | None, force: 
         for old in earlier:
             client.delete_run(old.info.run_id)
     except mlflow.exceptions.MlflowException as e:
-        raise UsageError(f"MLflow: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
+        raise UsageError(f"MLflow: {said(e)}") from e
     return f"MLflow experiment {project}, run {logged}" + (f" in {directory}" if directory else "")
 
 

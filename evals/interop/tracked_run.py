@@ -10,10 +10,12 @@ from typing import Any
 
 from equipoise.evals.errors import UsageError
 
-__all__ = ["TrackedRun", "library", "metric_names"]
+__all__ = ["USER_INFO", "TrackedRun", "library", "metric_names", "said"]
 
 MAX_NAME_CHARS = 200  # the shortest limit on a metric's name is mlflow's 250
 MAX_VALUE_CHARS = 500  # of a parameter or a tag, which every version of every tracker takes
+#: Name and password in a URL.
+USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +62,9 @@ def library(name: str, extra: str) -> Any:
         if e.name is not None and e.name.partition(".")[0] != name:
             raise
         raise UsageError(f"{name} is not installed: pip install 'equipoise[{extra}]'") from e
+
+
+def said(error: Exception) -> str:
+    """What a tracker's exception says, in one line, without a password that is part of a URL."""
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return USER_INFO.sub("***@", first)[:MAX_VALUE_CHARS]

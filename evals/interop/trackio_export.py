@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.evals.errors import UsageError
-from equipoise.evals.interop.tracked_run import TrackedRun, library
+from equipoise.evals.interop.tracked_run import TrackedRun, library, said
 
 __all__ = ["log_trackio"]
 
@@ -55,7 +55,7 @@ def log_trackio(run: TrackedRun, *, project: str, directory: Path | None, force:
             _log_files(trackio, run)
             trackio.finish()
         except ValueError as e:
-            raise UsageError(f"Trackio: {e}") from e
+            raise UsageError(f"Trackio: {said(e)}") from e
         for old in earlier:
             old.delete()
     return f"Trackio project {project}, run {run.name}" + (f" in {directory}" if directory else "")
@@ -66,7 +66,7 @@ def _logged_before(trackio: Any, project: str, name: str) -> list[Any]:
         return [found for found in trackio.Api().runs(project) if found.name == name]
     except ValueError as e:
         if "does not exist" not in str(e):
-            raise UsageError(f"Trackio: {e}") from e
+            raise UsageError(f"Trackio: {said(e)}") from e
         return []  # the project is new
 
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from equipoise.evals.errors import UsageError
-from equipoise.evals.interop.tracked_run import TrackedRun, library
+from equipoise.evals.interop.tracked_run import TrackedRun, library, said
 
 __all__ = ["log_wandb"]
 
@@ -65,5 +65,5 @@ def log_wandb(run: TrackedRun, *, project: str, directory: Path | None, force: b
         finally:
             logged.finish(exit_code=int(failed))
     except wandb.Error as e:
-        raise UsageError(f"W&B: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from e
+        raise UsageError(f"W&B: {said(e)}") from e
     return f"W&B project {project}, run {run.run_id}" + (f" in {directory} (offline)" if directory else "")

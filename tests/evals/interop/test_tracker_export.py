@@ -198,9 +198,11 @@ def test_mlflow_run_that_broke_off_is_failed_and_the_older_one_stays(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = SimpleNamespace(info=SimpleNamespace(run_id="old"))
-    client = _mlflow(monkeypatch, search_runs=[old], log_text=Refused("disk full\nmore"))
+    client = _mlflow(
+        monkeypatch, search_runs=[old], log_text=Refused(f"disk of http://u:{SECRET}@h full\nmore")
+    )
     said = error_of(cli("export", run, "--format", "mlflow", "--force"), code=2)
-    assert said == "MLflow: disk full"
+    assert said == "MLflow: disk of http://***@h full"
     assert client.calls[-1][2]["status"] == "FAILED"
     assert not client.told("delete_run")
 
