@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from equipoise.evals.errors import PlanError
-from equipoise.evals.plan_errors import explain
+from equipoise.evals.plan_errors import explain, own_errors
 from equipoise.evals.plan_specs import (
     ArmSpec,
     DecisionSpec,
@@ -252,6 +252,8 @@ def _pin_file(task: dict[str, Any], plan: Path) -> None:
         return
     path = (plan.parent / given).resolve()
     where = f"{plan}: task {task.get('name')!r}"
+    if path.exists() and not path.is_file():
+        raise PlanError(f"{where}: {path} is not a file")
     try:
         with path.open("rb") as f:
             content = f.read(MAX_TASK_FILE_BYTES + 1)
@@ -279,7 +281,7 @@ def _read_text(path: Path) -> str:
     if len(raw) > MAX_PLAN_BYTES:
         raise PlanError(f"{path}: a plan has at most {MAX_PLAN_BYTES} bytes; this file has {len(raw)}")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise PlanError(f"{path}: not UTF-8 text at byte {e.start}; save the plan as UTF-8") from e
 
@@ -287,7 +289,7 @@ def _read_text(path: Path) -> str:
 def _toml(text: str, *, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
+    except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise PlanError(f"{source}: not valid TOML: {e}") from e
 
 
@@ -295,4 +297,6 @@ def _validated(data: dict[str, Any], *, source: str, text: str) -> Plan:
     try:
         return Plan.model_validate(data)
     except ValidationError as e:
-        raise PlanError("; ".join(explain(err, Plan, source, text) for err in e.errors()[:5])) from e
+        raise PlanError(
+            "; ".join(explain(err, Plan, source, text) for err in own_errors(e.errors())[:5])
+        ) from e

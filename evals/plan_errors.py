@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-__all__ = ["explain"]
+__all__ = ["explain", "own_errors"]
 
 
 def explain(err: Any, model: type[BaseModel], source: str, text: str) -> str:
@@ -23,6 +23,18 @@ def explain(err: Any, model: type[BaseModel], source: str, text: str) -> str:
         return f"{where}: unknown key {key!r}; {hint}"
     message = err["msg"].removeprefix("Value error, ")
     return f"{where}: {key}: {message}" if key else f"{where}: {message}"
+
+
+def own_errors(errors: Sequence[Any]) -> list[Any]:
+    """Without lists that are too short only because an entry of theirs is wrong."""
+
+    def follows(err: Any) -> bool:
+        loc = err["loc"]
+        return err["type"] == "too_short" and any(
+            len(o["loc"]) > len(loc) and o["loc"][: len(loc)] == loc for o in errors
+        )
+
+    return [err for err in errors if not follows(err)]
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:

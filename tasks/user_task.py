@@ -93,6 +93,8 @@ class UserTask(ChatTask):
     def parse(self, row: Row, *, source: RowSource, local: bool) -> ChatQuestion:
         f = self._file
         target = fill(f.target, row)
+        if not target.strip():  # every answer contains it, none is it
+            raise ValueError("its target is empty")
         self._grader("", target)  # raises ValueError for a target that it cannot grade by
         return ChatQuestion(
             prompt=fill(f.prompt, row),
@@ -114,6 +116,8 @@ def fill(template: str, row: Row) -> str:
     ------
     KeyError
         The row has no such field.
+    ValueError
+        The field is null, or no number: no text to ask or to grade by.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -124,6 +128,8 @@ def fill(template: str, row: Row) -> str:
             if not isinstance(found, Mapping) or part not in found:
                 raise KeyError(match[1])
             found = found[part]
+        if found is None or found != found:  # noqa: PLR0124 NaN, which JSON does not have and Python reads
+            raise ValueError(f"its field {match[1]!r} is {'null' if found is None else 'NaN'}")
         return str(found)
 
     return _PLACEHOLDER.sub(value, template)
@@ -135,18 +141,21 @@ def load_toml_task(path: Path, *, name: str) -> Task:
     Raises
     ------
     UsageError
-        The file is not TOML, a key is unknown or missing, there is no such grader, or no data.
+        The file is not TOML, a key is unknown or missing, the prompt names no field, or there is no such
+        grader or no data.
     """
     try:
         raw = path.read_bytes()
-        file = _TaskFile.model_validate(tomllib.loads(raw.decode("utf-8")))
+        file = _TaskFile.model_validate(tomllib.loads(raw.decode("utf-8-sig")))
     except OSError as e:
         raise UsageError(f"task {name!r}: cannot read {path} ({e.strerror})") from e
     except ValidationError as e:
         found = "; ".join(f"{'.'.join(map(str, err['loc']))}: {err['msg']}" for err in e.errors()[:3])
         raise UsageError(f"task {name!r}: {path}: {found}; keys: {', '.join(_TaskFile.model_fields)}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UsageError(f"task {name!r}: {path}: not valid TOML: {e}") from e
+    if not any(m[1] for m in _PLACEHOLDER.finditer(file.prompt)):
+        raise UsageError(f"task {name!r}: {path}: prompt names no field of a row, such as {{question}}")
     known = (*GRADERS, REGEX)
     if file.grader not in known:
         raise UsageError(f"task {name!r}: {path}: no grader {file.grader!r}; there are {', '.join(known)}")
@@ -155,11 +164,18 @@ def load_toml_task(path: Path, *, name: str) -> Task:
     data = path.parent / file.data
     if not data.is_file():
         raise UsageError(f"task {name!r}: {path}: its data {data} is not a file")
-    digest = hashlib.sha256(raw + data.read_bytes()).hexdigest()
     try:
-        return UserTask(file, name=name, data=data, digest=digest)
-    except ValueError as e:
+        return UserTask(file, name=name, data=data, digest=_digest(raw, data))
+    except (OSError, ValueError) as e:
         raise UsageError(f"task {name!r}: {path}: {e}") from e
+
+
+def _digest(toml: bytes, data: Path) -> str:
+    found = hashlib.sha256(toml)
+    with data.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def load_python_task(path: Path, *, name: str) -> Task:

@@ -78,7 +78,25 @@ def test_bad_plan_is_named_with_line_key_and_remedy(old: str, new: str, expect: 
         parse_plan(TEXT.replace(old, new, 1), source="p.toml")
     assert expect in str(e.value)
     assert "\n" not in str(e.value)
+    assert "after validation" not in str(e.value)  # what only follows from the slip
     assert e.value.exit_code == 2
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    assert load_plan(path).content_hash == parse_plan(TEXT, source="p").content_hash
+
+
+def test_a_plan_nested_without_end_is_not_read() -> None:
+    with pytest.raises(PlanError, match=r"p\.toml: not valid TOML"):
+        parse_plan(f"a = {'[' * 100_000}", source="p.toml")
+
+
+def test_a_task_file_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(TEXT.replace("items = 200", 'items = 200\nfile = "."'))
+    with pytest.raises(PlanError, match=r"task '\w+': .* is not a file"):
+        load_plan(tmp_path / "p.toml")
 
 
 def test_a_teacher_forced_task_may_bound_the_divergence_too() -> None:

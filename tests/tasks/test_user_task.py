@@ -56,12 +56,35 @@ def test_a_changed_row_changes_the_version(tmp_path: Path) -> None:
         (LINES + "grader = 'regex'\npattern = '('\n", "is not a regular expression"),
         (LINES.replace("rows.jsonl", "gone.jsonl"), "gone.jsonl is not a file"),
         ("data =", "not valid TOML"),
+        (f"data = {'[' * 100_000}", "not valid TOML"),
+        (LINES.replace("{q}", "{ q }"), "prompt names no field"),
     ],
 )
 def test_a_slip_in_the_file_is_named(tmp_path: Path, lines: str, says: str) -> None:
     with pytest.raises(UsageError, match="task 'sums'") as caught:
         load_toml_task(task_file(tmp_path, lines), name="sums")
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"q": None, "a": {"sum": 1}}, "its field 'q' is null"),
+        ({"q": "x", "a": {"sum": float("nan")}}, "its field 'a.sum' is NaN"),
+        ({"q": "x", "a": {"sum": " "}}, "its target is empty"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_or_graded_is_named(tmp_path: Path, row: Any, says: str) -> None:
+    rows = [*ROWS, {"page": 1, "kind": "odd", **row}]
+    with pytest.raises(UsageError, match="sums row 6 is malformed") as caught:
+        load_toml_task(task_file(tmp_path, LINES + "grader = 'contains'\n", rows), name="sums").items(7, 1)
+    assert says in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    path = task_file(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert len(load_toml_task(path, name="sums").items(6, 1)) == 6
 
 
 def test_a_row_without_a_field_is_named_with_its_number(tmp_path: Path) -> None:
