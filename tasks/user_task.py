@@ -28,6 +28,7 @@ from equipoise.tasks.chat import ChatQuestion, ChatTask
 from equipoise.tasks.graders.grade import Grade
 from equipoise.tasks.graders.named import GRADERS, Grader
 from equipoise.tasks.graders.pattern import PatternGrader
+from equipoise.tasks.heldout import content_hash
 from equipoise.tasks.rows import Row, RowSource, read_rows, sample_rows
 
 __all__ = ["UserTask", "load_python_task", "load_toml_task"]
@@ -96,11 +97,13 @@ class UserTask(ChatTask):
         if not target.strip():  # every answer contains it, none is it
             raise ValueError("its target is empty")
         self._grader("", target)  # raises ValueError for a target that it cannot grade by
+        prompt, system = fill(f.prompt, row), fill(f.system, row)
         return ChatQuestion(
-            prompt=fill(f.prompt, row),
+            prompt=prompt,
             target=target,
-            system=fill(f.system, row),
-            cluster=str(row[f.cluster]) if f.cluster else "",
+            system=system,
+            # A question that is there twice is one observation.
+            cluster=str(row[f.cluster]) if f.cluster else content_hash(system, prompt),
             strata={name: str(row[name]) for name in f.strata},
             key=str(row[f.id]) if f.id else "",
         )

@@ -40,6 +40,12 @@ def test_rows_become_items_with_prompt_target_cluster_and_strata(tmp_path: Path)
     assert (found.items, found.right, found.wrong, found.ok) == (6, 6, 6, True)
 
 
+def test_rows_that_ask_the_same_are_one_cluster(tmp_path: Path) -> None:
+    lines = LINES.replace('cluster = "page"\n', "")
+    items = load_toml_task(task_file(tmp_path, lines, [*ROWS, ROWS[0]]), name="sums").items(7, 1)
+    assert len({i.cluster_id for i in items}) == len({i.inputs["prompt"] for i in items}) == 6
+
+
 def test_a_changed_row_changes_the_version(tmp_path: Path) -> None:
     first = load_toml_task(task_file(tmp_path), name="sums").version
     changed = load_toml_task(task_file(tmp_path, rows=ROWS[1:]), name="sums").version
