@@ -106,22 +106,23 @@ class ChatTask(ABC):
         where = f"{self.name} row {index}" + (f" of {source.label}" if source.label else "")
         try:
             question = self.parse(row, source=source, local=local)
+            extra = {k: question.extra[k] for k in sorted(question.extra)}
+            digest = content_hash(  # raises where a text is none, such as a lone surrogate
+                question.system, question.prompt, question.target, *(f"{k}={v!r}" for k, v in extra.items())
+            )
         except KeyError as e:
             raise UsageError(f"{where} has no field {e}; check the data file") from e
         except (ValueError, IndexError, TypeError, AttributeError) as e:
             raise UsageError(f"{where} is malformed ({e!r}); check the data file") from e
         prefix = f"{self.name}-{source.label}" if source.label else self.name
         item_id = f"{prefix}-{question.key or f'{index:05d}'}"
-        extra = {k: question.extra[k] for k in sorted(question.extra)}
         strata = {"subset": source.label, **question.strata} if source.label else dict(question.strata)
         return TaskItem(
             task=self.name,
             id=item_id,
             inputs={"prompt": question.prompt, "system": question.system, **extra},
             target=question.target,
-            content_hash=content_hash(
-                question.system, question.prompt, question.target, *(f"{k}={v!r}" for k, v in extra.items())
-            ),
+            content_hash=digest,
             cluster_id=question.cluster or item_id,
             strata=strata,
         )

@@ -122,19 +122,20 @@ class LoglikelihoodTask(ABC):
     def _item(self, index: int, row: Row, local: bool) -> TaskItem:
         try:
             query = self.parse(row, local=local)
+            contexts = query.contexts or (query.context,)
+            digest = content_hash(*contexts, *query.continuations, query.target)
         except KeyError as e:
             raise UsageError(f"{self.name} row {index} has no field {e}; check the data file") from e
         except (ValueError, IndexError, TypeError, AttributeError) as e:
             raise UsageError(f"{self.name} row {index} is malformed ({e!r}); check the data file") from e
         item_id = f"{self.name}-{index:05d}"
-        contexts = query.contexts or (query.context,)
         own = {"contexts": list(contexts)} if query.contexts else {"context": query.context}
         return TaskItem(
             task=self.name,
             id=item_id,
             inputs={**own, "continuations": list(query.continuations), **query.extra},
             target=query.target,
-            content_hash=content_hash(*contexts, *query.continuations, query.target),
+            content_hash=digest,
             cluster_id=query.cluster or item_id,
         )
 

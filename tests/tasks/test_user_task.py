@@ -78,6 +78,7 @@ def test_a_slip_in_the_file_is_named(tmp_path: Path, lines: str, says: str) -> N
         ({"q": None, "a": {"sum": 1}}, "its field 'q' is null"),
         ({"q": "x", "a": {"sum": float("nan")}}, "its field 'a.sum' is NaN"),
         ({"q": "x", "a": {"sum": " "}}, "its target is empty"),
+        ({"q": "x", "a": {"sum": "\ud800"}}, "surrogates not allowed"),
     ],
 )
 def test_a_row_that_cannot_be_asked_or_graded_is_named(tmp_path: Path, row: Any, says: str) -> None:
