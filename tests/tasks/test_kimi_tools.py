@@ -184,12 +184,13 @@ def test_all_requests_load_with_stable_ids_and_hashes() -> None:
 
 
 def test_real_replies_are_judged_as_the_verifier_judged_them() -> None:
+    vendors = _vendors()
     tasks = {
         task.name: ({i.id: i for i in task.items(task.count(), seed=1)}, task)
         for task in (ToolTrigger(), ToolSchema())
     }
     triggered: dict[str, dict[int, float | None]] = {}
-    for vendor, rows in _vendors().items():
+    for vendor, rows in vendors.items():
         triggered[vendor] = {}
         for row in rows:
             calls = tuple(
