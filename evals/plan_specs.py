@@ -68,6 +68,11 @@ class ArmSpec(Strict):
             raise ValueError(
                 f"arm {self.name!r} needs exactly one of variant, url and replay (it has {given or 'none'})"
             )
+        if self.url is not None and "@" in self.url.split("//", 1)[1].split("/", 1)[0]:
+            raise ValueError(
+                f"arm {self.name!r}: its url holds a user name or password; put the key into an environment "
+                "variable and name that in api_key_env"
+            )
         if self.api == "openai" and self.url is None:
             raise ValueError(f'arm {self.name!r}: api = "openai" goes with url')
         if self.api == "openai" and self.served_model is None:

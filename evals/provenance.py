@@ -31,6 +31,7 @@ PACKAGES = (
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 # Facts whose names look secret and are not: counts, sizes and paths of tokenizers.
 _PLAIN_NAME = re.compile(r"tokenizer|tokens|token_(map|ids?)|num_token|^authors?$|keyfile$", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_FLAG = re.compile(r"(--[\w-]*(?:key|secret|password|auth)[\w-]*[= ]+)\S+", re.IGNORECASE)
 _COMMAND_TIMEOUT_S = 10
 
@@ -120,7 +121,7 @@ def without_secrets(value: Any) -> Any:
         return [without_secrets(item) for item in _without_flag_values(value)]
     if isinstance(value, str):
         home = os.path.expanduser("~")
-        value = _SECRET_FLAG.sub(r"\1***", value)
+        value = _USER_INFO.sub("***@", _SECRET_FLAG.sub(r"\1***", value))
         return re.sub(rf"{re.escape(home)}(?=/|$)", "~", value) if home not in ("/", "~") else value
     return value
 

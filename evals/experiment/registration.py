@@ -9,7 +9,7 @@ from equipoise.evals.journal import Journal
 from equipoise.evals.ledger import Ledger
 from equipoise.evals.plan import Plan
 from equipoise.evals.plan_diff import require_registered, same_plan
-from equipoise.evals.provenance import collect_provenance
+from equipoise.evals.provenance import collect_provenance, without_secrets
 
 __all__ = ["registered_journal"]
 
@@ -33,7 +33,7 @@ def registered_journal(path: Path, plan: Plan, *, resume: bool, command: str, le
         path,
         plan_hash=plan.content_hash,
         plan_text=json.dumps(plan.model_dump(mode="json")),
-        provenance=collect_provenance(plan_hash=plan.content_hash) | {"command": command},
+        provenance=collect_provenance(plan_hash=plan.content_hash) | {"command": without_secrets(command)},
     )
 
 

@@ -201,6 +201,8 @@ def test_a_url_with_a_password_is_refused_without_repeating_it(tmp_path: Path) -
     plan = plan_file(tmp_path / "p.toml", url_arms(A1="http://me:hunter2@h:1", B="http://h:2"), [COPY])
     run_fails(plan, code=2, says=["user name or password", "environment variable"])
     assert "hunter2" not in cli("run", plan, "--out", "other").stderr
+    assert not Path("out").exists()
+    assert not Path("other").exists()
 
 
 def test_an_endpoint_without_a_chat_template_is_named(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from equipoise.evals.provenance import (
         {"launch_command": "python -m x --api-key SECRET --port 1"},
         {"launch_command": "python -m x --admin-api-key=SECRET"},
         {"argv": ["--api-key", "SECRET", "--port", "1"]},
+        {"command": "equipoise run p --baseline https://me:SECRET@host:1/v1"},
     ],
 )
 def test_secrets_are_removed_wherever_they_stand(facts: dict[str, Any]) -> None:
