@@ -146,6 +146,9 @@ class Output:
     tool_calls: tuple[ToolCall, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     output_logprobs: tuple[float, ...] | None = None
+    output_tokens: tuple[str, ...] | None = (
+        None  # the same tokens as text, where they came with their logprobs
+    )
     prompt_logprobs_start: int | None = None
     prompt_logprobs: tuple[float | None, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None  # of the same positions

@@ -62,8 +62,8 @@ class LogprobTrace(Node):
     start: int
     baseline: tuple[float, ...] = ()
     candidate: tuple[float, ...] = ()
-    baseline_ids: tuple[int, ...] = ()
-    candidate_ids: tuple[int, ...] = ()
+    baseline_tokens: tuple[str, ...] = ()  # as text, or "id 42"
+    candidate_tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class FirstDifference(Node):
 
     part: str  # thinking | answer | tool calls
     char: int
-    token: int | None = None  # of the whole reply; None where a server did not give its token ids
+    token: int | None = None  # of the whole reply; None where a server did not tell its tokens
     turn: int = 1
     trace: LogprobTrace | None = None
 

@@ -5,7 +5,7 @@ told from an ending. Null content stays None.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from equipoise.evals.backends.json_client import JsonClient
@@ -120,6 +120,12 @@ def _text(client: JsonClient, path: str, value: Any) -> str | None:
     return value
 
 
+def _texts(tokens: Iterable[Any]) -> tuple[str, ...] | None:
+    """The tokens as text, if all of them are."""
+    found = tuple(tokens)
+    return found if found and all(isinstance(t, str) for t in found) else None
+
+
 def _cached(usage: Mapping[str, Any]) -> int | None:
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
@@ -142,7 +148,8 @@ def output_from_chat(client: JsonClient, path: str, reply: Any, *, latency_s: fl
     rows = logprobs.get("content") if isinstance(logprobs, dict) else None
     try:
         output_logprobs = None if rows is None else tuple(float(row["logprob"]) for row in rows)
-    except (TypeError, ValueError, KeyError) as e:
+        output_tokens = None if rows is None else _texts(row.get("token") for row in rows)
+    except (TypeError, ValueError, KeyError, AttributeError) as e:
         client.fail(path, f"malformed logprobs ({e!r})")
     return Output(
         text=_text(client, path, message.get("content")),
@@ -154,6 +161,7 @@ def output_from_chat(client: JsonClient, path: str, reply: Any, *, latency_s: fl
         reasoning=_reasoning(client, path, message),
         tool_calls=_tool_calls(client, path, message.get("tool_calls")),
         output_logprobs=output_logprobs,
+        output_tokens=output_tokens,
     )
 
 
@@ -228,6 +236,9 @@ def output_from_completion(
             if any(n is None for n in numbers):
                 client.fail(path, "a generated token has no logprob (NaN logits?)")
             found["output_logprobs"] = numbers
+            tokens = choice["logprobs"].get("tokens")
+            if isinstance(tokens, list) and len(tokens) == len(values):
+                found["output_tokens"] = _texts(tokens[len(tokens) - len(numbers) :])
     return Output(
         text=text,
         finish_reason=choice["finish_reason"],

@@ -49,6 +49,8 @@ def first_difference(baseline: Sequence[Output], candidate: Sequence[Output]) ->
         for (part, one), (_, other) in zip(_parts(ours), _parts(theirs), strict=True):
             if one != other:
                 token = _first(ours.token_ids, theirs.token_ids)
+                if token is None:
+                    token = _first(ours.output_tokens, theirs.output_tokens)
                 return FirstDifference(
                     part=part,
                     char=_first(one or "", other or "") or 0,
@@ -93,6 +95,11 @@ def _trace(ours: Output, theirs: Output, token: int) -> LogprobTrace | None:
         start=start,
         baseline=ours.output_logprobs[window],
         candidate=theirs.output_logprobs[window],
-        baseline_ids=(ours.token_ids or ())[window],
-        candidate_ids=(theirs.token_ids or ())[window],
+        baseline_tokens=_names(ours)[window],
+        candidate_tokens=_names(theirs)[window],
     )
+
+
+def _names(output: Output) -> tuple[str, ...]:
+    """The tokens as text, else their ids."""
+    return output.output_tokens or tuple(f"id {token}" for token in output.token_ids or ())

@@ -130,13 +130,13 @@ def _difference(difference: FirstDifference) -> dict[str, Any]:
         said["trace"] = {
             "start": trace.start,
             "at": difference.token - trace.start,
-            "baseline": _numbers(trace.baseline, trace.baseline_ids),
-            "candidate": _numbers(trace.candidate, trace.candidate_ids),
+            "baseline": _numbers(trace.baseline, trace.baseline_tokens),
+            "candidate": _numbers(trace.candidate, trace.candidate_tokens),
         }
     return said
 
 
-def _numbers(logprobs: Sequence[float], ids: Sequence[int]) -> list[list[Any]]:
-    """[logprob in words, token id or null] of each token."""
-    known = [*ids, *[None] * (len(logprobs) - len(ids))]
-    return [[nats(logprob), token] for logprob, token in zip(logprobs, known, strict=False)]
+def _numbers(logprobs: Sequence[float], tokens: Sequence[str]) -> list[list[str]]:
+    """[logprob in words, the token] of each token."""
+    known = [*tokens, *[""] * (len(logprobs) - len(tokens))]
+    return [[nats(logprob), _name(token)] for logprob, token in zip(logprobs, known, strict=False)]

@@ -47,6 +47,7 @@ def outputs(draw: st.DrawFn) -> Output:
         cached_tokens=draw(st.none() | COUNT),
         token_ids=tuple(draw(st.lists(COUNT, max_size=4))) if maybe else None,
         output_logprobs=tuple(draw(st.lists(FINITE, max_size=4))) if maybe else None,
+        output_tokens=tuple(draw(st.lists(TEXT, max_size=4))) if maybe else None,
         prompt_logprobs_start=draw(st.none() | COUNT),
         prompt_logprobs=tuple(draw(st.lists(st.none() | FINITE, max_size=4))) if maybe else None,
         prompt_token_ids=tuple(draw(st.lists(COUNT, max_size=4))) if maybe else None,

@@ -324,8 +324,8 @@ def flips() -> Flips:
             start=10,
             baseline=(-0.01, -0.02, -0.61, -0.2),
             candidate=(-0.01, -0.03, -0.79),
-            baseline_ids=(220, 19, 24, 17),
-            candidate_ids=(220, 19, 16),
+            baseline_tokens=(" ", "49", "21", "<|im_end|>"),
+            candidate_tokens=(" ", "49", "12"),
         )
         return Flip(
             task="kv_recall",

@@ -9,7 +9,7 @@ function isFlip(value) {
   const side = (x) => x !== null && typeof x === "object" && typeof x.finish === "string" && x.read !== undefined
     && [x.read, x.text, x.thinking, x.calls].every(text);
   const trace = (x) => x === undefined || (Number.isInteger(x.start) && Number.isInteger(x.at)
-    && [x.baseline, x.candidate].every((list) => Array.isArray(list) && list.every((p) => Array.isArray(p) && typeof p[0] === "string")));
+    && [x.baseline, x.candidate].every((list) => Array.isArray(list) && list.every((p) => Array.isArray(p) && p.length === 2 && p.every((x) => typeof x === "string"))));
   return value !== null && typeof value === "object"
     && [value.model, value.task, value.id].every((x) => typeof x === "string") && typeof value.lost === "boolean"
     && text(value.prompt) && text(value.target) && side(value.baseline) && side(value.candidate)

@@ -39,15 +39,16 @@ function logprobTrace(trace) {
 }
 
 function numbers(trace, length) {
-  const cell = (side, i) => {
-    const found = trace[side][i];
-    return make("td", { class: "number" }, found ? found[0] + (found[1] === null ? "" : ` (id ${found[1]})`) : "");
+  const cells = (side, i) => {
+    const [said, token] = trace[side][i] || ["", ""];
+    return [make("td", { class: "code" }, make("code", {}, token)), make("td", { class: "number" }, said)];
   };
   const rows = Array.from({ length }, (_, i) => make("tr", {},
-    make("th", { scope: "row" }, `${trace.start + i}${i === trace.at ? " first that differs" : ""}`),
-    cell("baseline", i), cell("candidate", i)));
-  const heads = ["token", "baseline", "candidate"].map((name, i) =>
-    make("th", { scope: "col", class: i ? "number" : "code" }, name));
+    make("th", { scope: "row" }, `${trace.start + i}${i === trace.at ? ", first that differs" : ""}`),
+    ...cells("baseline", i), ...cells("candidate", i)));
+  const heads = [["token", "code"], ["baseline", "code"], ["logprob", "number"], ["candidate", "code"], ["logprob", "number"]];
   return make("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": "Logprobs in numbers" },
-    make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)));
+    make("table", {},
+      make("thead", {}, make("tr", {}, ...heads.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)))),
+      make("tbody", {}, ...rows)));
 }

@@ -162,7 +162,7 @@ async def test_a_request_for_logprobs_is_not_streamed() -> None:
     out, body = await complete(
         always({"choices": [choice], "usage": USAGE}), request=replace(CHAT, output_logprobs=True)
     )
-    assert out.output_logprobs == (-0.5,)
+    assert (out.output_logprobs, out.output_tokens) == ((-0.5,), ("ok",))
     assert "stream" not in body
 
 

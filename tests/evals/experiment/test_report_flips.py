@@ -70,7 +70,20 @@ def test_the_trace_shows_the_logprobs_around_the_first_token_that_differs():
     assert found.token == 30
     assert found.trace.baseline[at] == pytest.approx(-0.30)
     assert found.trace.candidate[at:] == (pytest.approx(-0.60),)
-    assert (found.trace.baseline_ids[at], found.trace.candidate_ids[at]) == (30, 99)
+    assert (found.trace.baseline_tokens[at], found.trace.candidate_tokens[at]) == ("id 30", "id 99")
+
+
+def test_tokens_known_as_text_alone_are_compared_and_shown():
+    ours = output("ab", output_tokens=("a", "b"), output_logprobs=(-0.1, -0.2))
+    theirs = output("ac", output_tokens=("a", "c"), output_logprobs=(-0.1, -0.3))
+    found = first_difference([ours], [theirs])
+    assert found is not None
+    assert found.trace is not None
+    assert (found.token, found.trace.baseline_tokens, found.trace.candidate_tokens) == (
+        1,
+        ("a", "b"),
+        ("a", "c"),
+    )
 
 
 @pytest.mark.parametrize("at", [0, 10, 74, 75, 76, 5_000, 9_999])
