@@ -34,7 +34,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-locat
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 say = @printf '\033[1m== %s\033[0m\n' "$(1)"
 
-.PHONY: help setup eval test test-all check lint types imports format report signoff seeds calibrate bench-stats bench-quant smollm2 weights train-embedded clean distclean
+.PHONY: help setup eval test test-all check lint types imports format report signoff seeds calibrate bench-stats bench-quant smollm2 weights train-embedded docs clean distclean
 
 help:  ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ report: $(CORE_STAMP)  ## Print the report of OUT again
 
 signoff: $(CORE_STAMP)  ## Sign a run off under a policy, or say why not (RUN=, POLICY=, KEY=)
 	@$(CORE)/bin/equipoise signoff "$(or $(RUN),$(OUT),runs/latest)" --policy "$(POLICY)" $(if $(KEY),--key "$(KEY)")
+
+docs: $(CORE_STAMP)  ## Figures of the documentation from a run directory, into reports/gallery (RUN=; needs a Chromium)
+	@$(CORE)/bin/python tests/browser/gallery.py "$(or $(RUN),$(OUT),runs/latest)"
 
 test: setup  ## The CPU test suite (starts real servers)
 	$(call say,Tests in the core environment)

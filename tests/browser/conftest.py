@@ -1,8 +1,6 @@
 """A headless Chromium, and pages for it; the tests skip where there is none."""
 
 import importlib.util
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +10,9 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS / "evals" / "doubles"))
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-QUIET = (
-    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-)
+sys.path[:0] = [str(TESTS / "evals" / "doubles"), str(TESTS / "browser")]
+
+from chromium import NAMES, find_browser, launch_arguments  # noqa: E402
 
 
 def _module(name: str, path: Path) -> ModuleType:
@@ -43,12 +38,11 @@ def hostile() -> ModuleType:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = os.environ.get("EQUIPOISE_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    path = find_browser()
     if path is None:
         pytest.skip(f"no browser: install one of {', '.join(NAMES)}, or set EQUIPOISE_BROWSER to its path")
     with api.sync_playwright() as playwright:
-        root = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = playwright.chromium.launch(executable_path=path, args=[*QUIET, *root])
+        opened = playwright.chromium.launch(executable_path=path, args=launch_arguments())
         yield opened
         opened.close()
 
