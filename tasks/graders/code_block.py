@@ -48,24 +48,35 @@ def code_of(answer: str, *, names: Sequence[str] = (), body_allowed: bool = Fals
 
 
 def _blocks(answer: str) -> list[str]:
-    """Fenced blocks of Python, or without a language; the last may lack its end."""
+    """Fenced blocks of Python, or without a language; the last may lack its end.
+
+    A fence that is indented by four more than the first belongs to the code, such as to a docstring
+    (CommonMark 0.31, 4.5), unless the block has no other end.
+    """
+    found, ended = _read_blocks(answer, inner=4)
+    return found if ended else _read_blocks(answer, inner=_MAX_FENCE_CHARS)[0]
+
+
+def _read_blocks(answer: str, *, inner: int) -> tuple[list[str], bool]:
+    """The blocks, and whether the last one ended; ``inner``: how far a fence within code is indented."""
     found: list[str] = []
     fence, is_python, margin = "", False, 0
     lines: list[str] = []
     for line in answer.splitlines():
         match = _FENCE.match(line) if len(line) <= _MAX_FENCE_CHARS else None
+        indent = len(line) - len(line.lstrip())
         if not fence and match:
             fence, is_python, lines = match[1], match[2].lower() in _PYTHON, []
-            margin = len(line) - len(line.lstrip())  # of a block in a list, whose lines are indented too
-        elif fence and match and match[1].startswith(fence) and not match[2]:
+            margin = indent  # of a block in a list, whose lines are indented too
+        elif fence and match and match[1].startswith(fence) and not match[2] and indent < margin + inner:
             if is_python and any(x.strip() for x in lines):
                 found.append("\n".join(lines) + "\n")
             fence = ""
         elif fence:
-            lines.append(line[min(margin, len(line) - len(line.lstrip())) :])
+            lines.append(line[min(margin, indent) :])
     if fence and is_python and any(x.strip() for x in lines):
         found.append("\n".join(lines) + "\n")
-    return found
+    return found, not fence
 
 
 def _defines(code: str, name: str) -> bool:
