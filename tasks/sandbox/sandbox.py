@@ -61,7 +61,7 @@ class Sandbox:
     ) -> None:
         self._minimum, self._without = minimum, without or {}
         self._workers = workers or min(8, len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count() or 1)
-        self._lock = threading.Lock()
+        self._lock, self._alone = threading.Lock(), threading.Lock()
         self._server: Server | None = None
         self._results: OrderedDict[bytes, SandboxResult] = OrderedDict()
 
@@ -106,6 +106,9 @@ class Sandbox:
         body = (job.make() if isinstance(job, Keyed) else job).body()
         given = {**asdict(limits), **_times(limits, body)}
         result = _result(self._run(given, body), probe.isolation)
+        if result.status is Status.KILLED:  # perhaps for want of memory: what it does to itself, it does again
+            with self._alone:
+                result = _result(self._run(given, body), probe.isolation)
         with self._lock:
             self._results[key] = result
             while len(self._results) > _REMEMBERED:

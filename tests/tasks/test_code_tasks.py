@@ -213,7 +213,7 @@ def test_no_answer_breaks_the_grader(answer: str) -> None:
         ("```bash\nls\n```\n```python\ny\n```\n```text\nout\n```", (), "y\n"),
         ("```python\ndef f():\n    return 1", ("f",), "def f():\n    return 1\n"),
         ("````python\na = '''\n```\n'''\n````", (), "a = '''\n```\n'''\n"),
-        ("```python\nif x:\n    a = '''\n    ```\n    '''\n```", (), "if x:\n    a = '''\n    ```\n    '''\n"),
+        ("```python\nif x:\n    '''\n    ```\n    '''\n```", (), "if x:\n    '''\n    ```\n    '''\n"),
         ("```python\n    return 1\n    ```\nIt works.", (), "    return 1\n"),
         ("~~~python\nx\n~~~", (), "x\n"),
         ("1. First\n   ```python\n   if x:\n       y\n   ```", (), "if x:\n    y\n"),

@@ -216,6 +216,17 @@ def test_a_batch_keeps_its_order_and_results_are_remembered(
     assert [sandbox.run(j) for j in jobs] == results
 
 
+@pytest.mark.parametrize("again", ["ok", "killed"])
+def test_what_was_killed_is_run_once_more(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    answers = [{"status": "killed", "reason": "by SIGKILL"}, {"status": again, "reason": ""}]
+    monkeypatch.setattr(server.Server, "run", lambda *_: answers.pop(0))
+    job = Code(code=f"def f(): return {again!r}", tests=("assert f()",))
+    assert sandbox.run(job).status is Status(again)
+    assert not answers
+
+
 def test_a_killed_server_is_started_again_and_a_second_failure_is_no_score(sandbox: Sandbox) -> None:
     running = sandbox._running()
     running._process.kill()
