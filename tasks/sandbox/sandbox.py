@@ -106,8 +106,8 @@ class Sandbox:
         body = (job.make() if isinstance(job, Keyed) else job).body()
         given = {**asdict(limits), **_times(limits, body)}
         result = _result(self._run(given, body), probe.isolation)
-        if result.status is Status.KILLED:  # perhaps for want of memory: what it does to itself, it does again
-            with self._alone:
+        if result.status is Status.KILLED:
+            with self._alone:  # perhaps for want of memory; what a program does to itself it does again
                 result = _result(self._run(given, body), probe.isolation)
         with self._lock:
             self._results[key] = result
