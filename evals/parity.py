@@ -26,6 +26,7 @@ __all__ = [
     "compare_arms",
     "compare_prompt_tokens",
     "facts_changed",
+    "is_same_process",
 ]
 
 #: What may always differ, because it is what is tested. Everything else must be in the plan.
@@ -188,6 +189,14 @@ async def check_parity(
         )
     await _check_cache_namespaces(backends)
     return report
+
+
+def is_same_process(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether two descriptions are of one running SGLang server, under whatever addresses it was asked."""
+    if ours.get("startup_time") is None:
+        return False
+    names = (ours.keys() | theirs.keys()) - {"internal_states", "kv_events"}  # the live ones
+    return all(canonical_json(ours.get(n)) == canonical_json(theirs.get(n)) for n in names)
 
 
 def facts_changed(before: ArmFacts, now: Mapping[str, Any]) -> tuple[str, ...]:

@@ -89,6 +89,11 @@ class Plan(Strict):
             have = [a.name for a in self.arms if a.role is role]
             if len(have) > 1:
                 raise ValueError(f"at most one arm may have role {role.value!r}; the plan has {have}")
+        served = {a.role: a.served for a in self.arms if a.url is not None}
+        if ArmRole.BASELINE in served and served[ArmRole.BASELINE] == served.get(ArmRole.CANDIDATE):
+            raise ValueError(
+                "the candidate has the URL of the baseline, which would be compared with itself; give its own"
+            )
         if len(self.models) > 1 and any(a.url for a in self.arms):
             raise ValueError(
                 "a plan with URLs compares one model: an endpoint serves one; keep one [[models]] entry"

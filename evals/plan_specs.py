@@ -81,6 +81,12 @@ class ArmSpec(Strict):
             raise ValueError(f'arm {self.name!r}: stream goes with api = "openai"')
         return self
 
+    @property
+    def served(self) -> tuple[str | None, str | None]:
+        """The endpoint and the model there, however the URL is written."""
+        url = None if self.url is None else self.url.rstrip("/").removesuffix("/v1").lower()
+        return url, self.served_model
+
 
 class GenerationSpec(Strict):
     """How answers are generated; what is None is left to the task (budget, greedy decoding) or server.

@@ -18,7 +18,7 @@ from equipoise.evals.experiment.probing import probes_of, recheck
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.experiment.serving import ServerSpec, backend_of
 from equipoise.evals.journal import Journal
-from equipoise.evals.parity import check_parity, compare_arms
+from equipoise.evals.parity import check_parity, compare_arms, is_same_process
 from equipoise.evals.parity_probes import ArmFacts, RenderedPrompt
 from equipoise.evals.plan import ArmSpec, ModelSpec, Plan
 from equipoise.evals.provenance import without_secrets
@@ -129,6 +129,7 @@ async def _check_and_record(
             probes=probes_of(session.questions),
         )
         described = {f.arm: _plain(f) for f in report.arms}
+        _require_two_servers(group, reference, described)
         if reference.role is ArmRole.BASELINE:  # the report shows the differences from the baseline
             facts["differences"] = [dataclasses.asdict(d) for d in report.differences]
     for arm in group:
@@ -145,6 +146,20 @@ async def _check_and_record(
         facts["arms"] = earlier[-1]["arms"] | facts["arms"]
     session.journal.record("servers", facts)
     return described
+
+
+def _require_two_servers(
+    group: Sequence[ArmSpec], baseline: ArmSpec, described: Mapping[str, ArmFacts]
+) -> None:
+    for arm in group:
+        if arm.role is not ArmRole.CANDIDATE or arm.url is None or baseline.role is not ArmRole.BASELINE:
+            continue
+        ours, theirs = described.get(baseline.name), described.get(arm.name)
+        if ours is not None and theirs is not None and is_same_process(ours.facts, theirs.facts):
+            raise ParityError(
+                f"arm {arm.name!r} at {theirs.label} is the server of the baseline {baseline.name!r} at "
+                f"{ours.label}: it would be compared with itself; give the URL of the candidate's server"
+            )
 
 
 def _allowed(plan: Plan, arm: ArmSpec, spec: ServerSpec | None) -> tuple[str, ...]:

@@ -445,6 +445,6 @@ def test_a_run_registered_before_plans_had_todays_keys_can_be_resumed(finished: 
 
 
 def test_a_plan_without_a_critical_task_is_refused(tmp_path: Path) -> None:
-    arms = url_arms(A1="http://127.0.0.1:9", B="http://127.0.0.1:9")
+    arms = url_arms(A1="http://127.0.0.1:9", B="http://127.0.0.1:10")
     plan = plan_file(tmp_path / "p.toml", arms, [{"name": "copy", "items": 20, "margin": 0.1}])
     assert "no accuracy task is critical" in error_of(cli("plan", "check", plan), code=2)

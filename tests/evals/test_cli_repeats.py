@@ -98,7 +98,7 @@ def test_the_plans_sampling_reaches_every_arm_and_each_repeat_is_asked() -> None
 
 
 def test_teacher_forced_tasks_take_no_repeats() -> None:
-    arms = url_arms(A1="http://127.0.0.1:9", B="http://127.0.0.1:9")
+    arms = url_arms(A1="http://127.0.0.1:9", B="http://127.0.0.1:10")
     tasks = [
         {"name": "copy", "critical": True, "items": 20, "margin": 0.4},
         {"name": "logprob", "items": 5, "margin_nats": 0.01, "repeats": 2},

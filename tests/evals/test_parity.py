@@ -14,7 +14,13 @@ from equipoise.evals.errors import ParityError, RequestError
 from equipoise.evals.experiment.probing import probes_of
 from equipoise.evals.experiment.questions import Question
 from equipoise.evals.generation import Generation
-from equipoise.evals.parity import check_parity, compare_arms, compare_prompt_tokens, facts_changed
+from equipoise.evals.parity import (
+    check_parity,
+    compare_arms,
+    compare_prompt_tokens,
+    facts_changed,
+    is_same_process,
+)
 from equipoise.evals.parity_probes import ArmFacts, Probes
 from equipoise.evals.plan import TaskSpec
 from equipoise.evals.types import Message, Request, SamplingParams
@@ -308,3 +314,17 @@ def test_a_server_that_changed_since_is_told_by_the_fact() -> None:
     assert facts_changed(before, {**SERVER, "kv_cache_dtype": "fp8_e4m3"}) == (
         'kv_cache_dtype: "fp8_e4m3", before "auto"',
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"internal_states": [{"load": 3}]}, True),
+        *(({name: 9}, False) for name in ("startup_time", "random_seed", "port", "kv_cache_dtype")),
+    ],
+)
+def test_one_process_is_known_under_two_addresses(change: dict[str, Any], same: bool) -> None:
+    server = {**SERVER, "startup_time": 31.7, "internal_states": [{"load": 0}]}
+    assert is_same_process(server, {**server, **change}) is same
+    assert not is_same_process(SERVER, SERVER)  # nothing tells one start from another

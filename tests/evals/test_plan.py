@@ -93,6 +93,25 @@ def test_a_plan_nested_without_end_is_not_read() -> None:
         parse_plan(f"a = {'[' * 100_000}", source="p.toml")
 
 
+@pytest.mark.parametrize(
+    ("candidate", "served_model", "refused"),
+    [
+        *(("http://h:1", "", True), ("http://H:1/v1/", "", True), ("http://h:2", "", False)),
+        ("http://h:1", "fp8", False),
+    ],
+)
+def test_an_endpoint_is_not_compared_with_itself(candidate: str, served_model: str, refused: bool) -> None:
+    found = f'url = "{candidate}"'
+    if served_model:
+        found += f'\napi = "openai"\nserved_model = "{served_model}"'
+    text = TEXT.replace('variant = "fp8_e4m3"', found).replace('variant = "bf16"', 'url = "http://h:1"')
+    if refused:
+        with pytest.raises(PlanError, match="would be compared with itself"):
+            parse_plan(text, source="p")
+    else:
+        assert parse_plan(text, source="p").arms
+
+
 def test_a_task_file_that_is_no_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(TEXT.replace("items = 200", 'items = 200\nfile = "."'))
     with pytest.raises(PlanError, match=r"task '\w+': .* is not a file"):
