@@ -12,7 +12,15 @@ from markdown_it.token import Token
 
 from equipoise.evals.cli import main
 
-__all__ = ["commands_of_markdown", "commands_of_script", "complaint", "headings", "links", "make_complaint"]
+__all__ = [
+    "commands_of_markdown",
+    "commands_of_script",
+    "complaint",
+    "headings",
+    "links",
+    "make_complaint",
+    "toml_blocks",
+]
 
 COMMANDS = ("equipoise", "make")
 OPERATORS = re.compile(r"^[|&;<>()]+$")
@@ -52,6 +60,11 @@ def commands_of_markdown(text: str) -> Iterator[tuple[list[str], bool]]:
             if child.type == "code_inline" and child.content.startswith(tuple(f"{c} " for c in COMMANDS)):
                 for call in commands_of_script(re.sub(r"[\[\]]", "", child.content)):
                     yield call, False
+
+
+def toml_blocks(text: str) -> list[str]:
+    """The contents of its TOML blocks."""
+    return [t.content for t in _tokens(text) if t.type == "fence" and t.info == "toml"]
 
 
 def links(text: str) -> Iterator[str]:

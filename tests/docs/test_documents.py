@@ -7,6 +7,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+from equipoise.evals.plan import load_plan
+from equipoise.evals.signoff_policy import load_policy
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from shown import (
@@ -16,6 +19,7 @@ from shown import (
     headings,
     links,
     make_complaint,
+    toml_blocks,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +61,19 @@ def test_every_relative_link_leads_to_a_file_and_its_heading(path: str) -> None:
         if not found:
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_plan_and_policy_shown_whole_is_valid(path: str, tmp_path: Path) -> None:
+    for i, text in enumerate(toml_blocks((ROOT / path).read_text(encoding="utf-8"))):
+        if "schema_version" not in text:
+            continue
+        shown = tmp_path / f"{i}.toml"
+        shown.write_text(text, encoding="utf-8")
+        if "[[arms]]" in text:
+            load_plan(shown, suites=ROOT / "tasks" / "suites")
+        else:
+            load_policy(shown)
 
 
 def test_the_readme_shows_commands_and_a_figure() -> None:
