@@ -1,8 +1,8 @@
 """The tables of a plan: models, arms, tasks, decision, looks, runner, seeds."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from equipoise.evals.types import ArmRole
 
@@ -28,6 +28,16 @@ class Strict(BaseModel):
     """Unknown keys are refused, nothing changes afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_written_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """TOML tells 1 from true and "1"; so do plans."""
+        field = cls.model_fields[info.field_name or ""]
+        kinds = {field.annotation, *get_args(field.annotation)}
+        if kinds & {int, float} and not kinds & {bool, str} and isinstance(value, bool | str):
+            raise ValueError(f"must be a number, not {value!r}")
+        return value
 
 
 class ModelSpec(Strict):

@@ -47,6 +47,7 @@ __all__ = ["ToolSchema", "ToolTrigger"]
 
 _CITATION = "K2 Vendor Verifier (github.com/MoonshotAI/K2-Vendor-Verifier), LLM Vendor Verifier"
 _FILES = {"single": "tool-call-single-content-dataset.jsonl", "conversations": "samples.jsonl"}
+_HALVES = ("first", "second")
 _OLD_ID = re.compile(r"[A-Za-z0-9_-]{1,64}:\d{1,6}")
 _KIMI = Advice(
     temperature=1.0,
@@ -71,16 +72,29 @@ def _source(subset: str) -> RowSource:
 
 @dataclass(frozen=True, kw_only=True)
 class _VendorRequests(ToolTask):
-    """``subset`` names the files asked: "single" requests, recorded "conversations"."""
+    """``subset`` names the files asked: "single" requests, recorded "conversations".
+
+    ``half`` asks only the "first" or "second" half of the rows, told apart by their tools: a plan with both
+    tasks gives each a half of its own, or the same answers would count twice in the pooled mean.
+    """
 
     subset: tuple[str, ...] = ("single",)
+    half: str = "both"
 
-    option_names: ClassVar[tuple[str, ...]] = ("subset",)
+    option_names: ClassVar[tuple[str, ...]] = ("subset", "half")
     version = "1"
 
     def __post_init__(self) -> None:
         if not set(self.subset) <= _FILES.keys() or len(set(self.subset)) != len(self.subset):
             raise ValueError(f"subset must be different ones of {', '.join(_FILES)}, not {self.subset}")
+        if self.half not in ("both", *_HALVES):
+            raise ValueError(f"half must be both, first or second, not {self.half!r}")
+
+    def keep(self, row: Row) -> bool:
+        """Only rows of the half that is asked."""
+        if self.half == "both":
+            return True
+        return _HALVES[int(content_hash(json.dumps(row.get("tools"), sort_keys=True)), 16) % 2] == self.half
 
     @property
     def sources(self) -> tuple[RowSource, ...]:  # type: ignore[override]
@@ -172,6 +186,8 @@ class ToolSchema(_VendorRequests):
 
     def keep(self, row: Row) -> bool:
         """Only rows whose tools' arguments can be validated."""
+        if not super().keep(row):
+            return False
         try:
             for tool in row["tools"]:
                 check_schema(tool["function"]["parameters"])

@@ -13,8 +13,9 @@ from equipoise.evals.experiment.staging import EarlyStop, Stage
 from equipoise.evals.journal import Journal
 from equipoise.evals.looks import LookAction
 from equipoise.evals.parity import ALWAYS_ALLOWED
+from equipoise.evals.parity_watch import ONE_IN
 from equipoise.evals.plan import Plan
-from equipoise.evals.types import ArmRole
+from equipoise.evals.types import ArmRole, Sample
 from equipoise.evals.verdict import Outcome, RunVerdict
 from equipoise.quant.sglang.dense_mla import DENSE_FACT
 from equipoise.reports.model import Arm, Exclusion, ModelReport, ParityDifference, Provenance, Run
@@ -223,7 +224,7 @@ def provenance(
             for arm in plan.arms
         ),
         parity_differences=_differences(facts),
-        prompts_compared=_prompts_compared(journal),
+        prompts_compared=_prompts_compared(journal, samples),
         generation=_generation(plan),
         # Sorted, as the journal gives them back: a report is the same whoever computes it.
         versions={str(k): str(v) for k, v in sorted(origin.get("packages", {}).items())}
@@ -252,13 +253,12 @@ def _generation(plan: Plan) -> dict[str, str]:
     return {", ".join(names): said for said, names in found.items()}
 
 
-def _prompts_compared(journal: Journal) -> str:
-    sums = [value["parity"] for _, _, value in journal.records("asked") if "parity" in value]
-    if not sums:
+def _prompts_compared(journal: Journal, samples: Sequence[Sample]) -> str:
+    """From the answers, which every session leaves; empty where no server was watched."""
+    if not any("parity" in value for _, _, value in journal.records("asked")):
         return ""
-    rendered, counted, failed = (sum(p[k] for p in sums) for k in ("rendered", "counted", "not_rendered"))
-    missed = f", {failed:,} could not be rendered" if failed else ""
-    return f"{counted:,} by their number of tokens, {rendered:,} before that by their token ids{missed}"
+    counted = sum(bool(s.outputs) for s in samples)
+    return f"{counted:,} by their number of tokens, one item in {ONE_IN} before that by its token ids"
 
 
 def _arm(model: str, name: str, recorded: Mapping[str, Any], role: str) -> Arm:

@@ -53,6 +53,8 @@ margin = 0.05
         ("items = 200", "itmes = 200", "p.toml:29: unknown key 'tasks.1.itmes'; did you mean 'items'?"),
         ("[decision]", "[decisions]", "p.toml:4: unknown key 'decisions'; did you mean 'decision'?"),
         ("items = 200", "items = 0", "p.toml:29: tasks.1.items: Input should be greater than 0"),
+        ("items = 200", "items = true", "p.toml:29: tasks.1.items: must be a number, not True"),
+        ("items = 200", 'items = "200"', "p.toml:29: tasks.1.items: must be a number, not '200'"),
         ('role = "candidate"', 'role = "kandidat"', "p.toml:18: arms.1.role"),
         ('role = "candidate"', 'role = "baseline"', "exactly one arm with role 'baseline'"),
         ('name = "B"', 'name = "A1"', "arm 'A1' is listed twice"),

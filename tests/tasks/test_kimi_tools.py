@@ -216,3 +216,19 @@ def test_real_replies_are_judged_as_the_verifier_judged_them() -> None:
             (triggered[before][n], triggered[after][n]) for n in triggered[before].keys() & triggered[after]
         ]
         assert (len(pairs), pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) == (511, *flips)
+
+
+def test_halves_share_no_request_and_no_tools(folder: Path) -> None:
+    rows = [
+        {**ROW, "tools": [{**TOOL, "function": {**TOOL["function"], "name": f"roll{i}"}}]}  # type: ignore[dict-item]
+        for i in range(40)
+    ]
+    _write(folder, *rows)
+    counts = {half: ToolTrigger(half=half).count() for half in ("both", "first", "second")}
+    first = ToolTrigger(half="first").items(counts["first"], 1)
+    second = ToolSchema(half="second").items(counts["second"], 1)
+    assert counts["first"] + counts["second"] == counts["both"] == 40
+    assert min(counts.values()) > 10
+    assert not {i.id.rsplit("-", 1)[1] for i in first} & {i.id.rsplit("-", 1)[1] for i in second}
+    with pytest.raises(UsageError, match="half must be both, first or second"):
+        with_options(ToolTrigger(), {"half": "third"})
