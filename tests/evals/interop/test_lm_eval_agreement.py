@@ -171,11 +171,12 @@ class Answered:
 
 
 async def ours(url: str, task: Task, n: int) -> list[Answered]:
-    """The same questions through our backend, one after another."""
-    backend = SglangHttp(url, cache_salt=f"ours/{task.name}", timeout_s=300)
+    """The same questions through our backend, one after another, each in a cache namespace of its own."""
+    backend = SglangHttp(url, timeout_s=300)
     found = []
     for item in sorted(task.items(n, seed=1), key=lambda i: i.id):
         key = SampleKey(model="m", arm="A1", task=task.name, item_id=item.id)
+        backend.cache_salt = f"{type(task).__name__}/{item.id}"
         outputs: list[Output] = []
         while (request := task.next_request(item, outputs)) is not None:
             outputs.append(await backend.complete(key, request))
@@ -194,7 +195,7 @@ async def ours(url: str, task: Task, n: int) -> list[Answered]:
 
 
 def compare_likelihoods(name: str, theirs: list[Any], mine: list[Answered], metric: str) -> str:
-    """Scores item by item; where they differ, two choices must be as likely within the error of the sums."""
+    """Scores item by item; the few that differ are near ties: two choices as likely, within errors."""
     by_id = {row["doc_id"]: row for row in theirs}
     equal, ties, errors = 0, 0, []
     for answered in mine:
@@ -210,6 +211,7 @@ def compare_likelihoods(name: str, theirs: list[Any], mine: list[Answered], metr
         ties += 1
         best = sorted(sums)[-2:]
         assert len(sums) == 1 or best[-1] - best[0] <= 2 * max(errors[-len(sums) :]), (name, answered.index)
+    assert ties <= len(mine) // 50
     return (
         f"{name}: {len(mine)} items, {equal} scores equal, {ties} near ties; accuracy "
         f"{sum(a.score.value or 0 for a in mine) / len(mine):.3f}; likelihoods differ by at most "
@@ -227,7 +229,7 @@ def compare_texts(name: str, theirs: list[Any], mine: list[Answered], filter_: s
         same = output.text == row["resps"][0][0]
         equal_texts += same
         equal_scores += answered.score.value == row["exact_match"]
-        assert not same or answered.score.value == row["exact_match"], (name, answered.index)
+    assert equal_texts == equal_scores == len(mine)
     return (
         f"{name}: {len(mine)} items, {equal_texts} texts equal, {equal_scores} scores equal; accuracy "
         f"{sum(a.score.value or 0 for a in mine) / len(mine):.3f}; {truncated} cut off at the budget"
@@ -270,8 +272,6 @@ async def agreement(case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch
 def test_lm_eval_and_we_agree_on_the_embedded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = asyncio.run(agreement(EMBEDDED, tmp_path, monkeypatch))
     print(*said.values(), sep="\n")
-    assert "30 items, 30 texts equal, 30 scores equal" in said["copy"]
-    assert "10 texts equal" in said["gsm8k"]
     for name in ("arc_easy", "arc_easy, ours", "lambada", "lambada, ours"):
         assert "30 items, 30 scores equal" in said[name]
 
