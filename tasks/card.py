@@ -48,6 +48,17 @@ class TaskCard:
     advice: Mapping[str, Advice] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def warning(self) -> str:
+        """What to know of the protocol before its scores are believed."""
+        if self.protocol not in ("loglikelihood", "teacher-forced"):
+            return ""
+        return (
+            "On a GPU, scoring a given text reads fresh keys and values and says nothing of an FP8 cache. "
+            "Here the context is sent first, so that what is scored reads it back from the prefix cache: that "
+            "needs SGLang's own API with its prefix cache on, and the report says how many tokens were cached."
+        )
+
 
 @runtime_checkable
 class Carded(Protocol):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
@@ -12,6 +13,9 @@ from equipoise.evals.cli.shell import console, errors_exit
 from equipoise.evals.errors import UsageError
 from equipoise.quant.production import find_arm, is_production
 from equipoise.quant.production_launch import described, production_launch
+
+if TYPE_CHECKING:
+    from equipoise.evals.doctor import Check
 
 __all__ = ["doctor", "serve"]
 
@@ -67,10 +71,26 @@ def doctor() -> None:
     except FileNotFoundError as e:
         problem = str(e)
     out = console()
-    checks = examine(python, problem)
+    checks = [*examine(python, problem), _sandbox()]
     for item in checks:
         mark = {True: "[green]ok  [/]", False: "[red]FAIL[/]", None: "[yellow]note[/]"}[item.ok]
         out.print(f"{mark} {item.what}: {escape(item.found)}", highlight=False)
         if item.remedy:
             out.print(f"     -> {escape(item.remedy)}", highlight=False)
     sys.exit(1 if any(c.ok is False for c in checks) else 0)
+
+
+def _sandbox() -> "Check":
+    """How well code of models is kept apart here, found by trying."""
+    from equipoise.evals.doctor import Check
+    from equipoise.tasks.sandbox.sandbox import shared_sandbox
+    from equipoise.tasks.sandbox.types import Isolation
+
+    sandbox = shared_sandbox()
+    try:
+        probe = sandbox.probe()
+    finally:
+        sandbox.close()
+    good = probe.isolation is Isolation.FULL
+    remedy = "" if good else "tasks that run code say so in every score; see tasks/sandbox/README.md"
+    return Check(what="sandbox for code", ok=True if good else None, found=str(probe), remedy=remedy)

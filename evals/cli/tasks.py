@@ -214,7 +214,7 @@ def _facts(name: str, task: Task) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": name, "kind": task.kind}
     if not isinstance(task, Carded):
         return facts | {"group": "", "protocol": "", "items": None, "licence": ""}
-    card = asdict(task.card)
+    card = asdict(task.card) | {"warning": task.card.warning}
     given = {
         family: {k: v for k, v in row.items() if v not in (None, "")}
         for family, row in card["advice"].items()

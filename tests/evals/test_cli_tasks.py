@@ -49,6 +49,15 @@ def test_a_task_without_its_data_says_how_to_get_it(tmp_path: Path) -> None:
     assert "arc_easy.jsonl" in message
 
 
+def test_what_log_likelihood_can_say_of_a_cache_is_said_with_the_task(tmp_path: Path) -> None:
+    def warning(name: str) -> str:
+        return str(json.loads(cli("tasks", "show", name, "--json", "--data-dir", tmp_path).stdout)["warning"])
+
+    assert "says nothing of an FP8 cache" in warning("arc_challenge")
+    assert "says nothing of an FP8 cache" in warning("logprob_text")
+    assert warning("gsm8k") == ""
+
+
 def test_validation_counts_items_and_answers(own: Path) -> None:
     found = json.loads(cli("tasks", "validate", own, "copy", "--json").stdout)
     sums, copy = found["tasks"][1], found["tasks"][0]
