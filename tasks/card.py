@@ -55,8 +55,9 @@ class TaskCard:
             return ""
         return (
             "On a GPU, scoring a given text reads fresh keys and values and says nothing of an FP8 cache. "
-            "Here the context is sent first, so that what is scored reads it back from the prefix cache: that "
-            "needs SGLang's own API with its prefix cache on, and the report says how many tokens were cached."
+            "Here the context is sent first, so that what is scored reads it back from the prefix cache; "
+            "that needs SGLang's own API with its prefix cache on, and the report says how many tokens were "
+            "cached."
         )
 
 
