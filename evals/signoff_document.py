@@ -9,10 +9,9 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from equipoise.evals.errors import SignoffError, UsageError
-from equipoise.evals.plan_specs import Strict
 from equipoise.evals.sample_json import canonical_json
 from equipoise.evals.signoff_journal import Manifest
 
@@ -44,7 +43,17 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]  # UTC, ISO 8601
 
 
-class RunFacts(Strict):
+class _Part(BaseModel):
+    """Unknown keys are refused, nothing changes afterwards.
+
+    Without validators of its own: one that runs before the types would make JSON's arrays Python's lists, which
+    the strict reading takes for no tuples.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class RunFacts(_Part):
     """Which run, and what it decided by its own plan. ``created_unix_s`` as the journal has it."""
 
     id: str
@@ -60,7 +69,7 @@ class RunFacts(Strict):
     smallest_detectable_loss: float | None
 
 
-class ModelResult(Strict):
+class ModelResult(_Part):
     """One model: its verdict, and the pooled mean that it rests on."""
 
     name: str
@@ -73,13 +82,13 @@ class ModelResult(Strict):
     tasks: dict[str, str]  # verdicts
 
 
-class PlanFacts(Strict):
+class PlanFacts(_Part):
     name: str
     sha256: Sha256
     values: dict[str, Any]  # as registered
 
 
-class JournalFacts(Strict):
+class JournalFacts(_Part):
     """``sha256`` is that of the manifest, which lies beside the sign-off under the name ``manifest``."""
 
     sha256: Sha256
@@ -88,7 +97,7 @@ class JournalFacts(Strict):
     records: int
 
 
-class LedgerAttempt(Strict):
+class LedgerAttempt(_Part):
     """One model's attempt. ``line_sha256`` is that of the line that registered it."""
 
     model: str
@@ -100,7 +109,7 @@ class LedgerAttempt(Strict):
     outcome: str
 
 
-class LedgerFacts(Strict):
+class LedgerFacts(_Part):
     """The ledger as it was then: its number of lines, the hash of the last one, this run's attempts."""
 
     name: str
@@ -109,7 +118,7 @@ class LedgerFacts(Strict):
     attempts: tuple[LedgerAttempt, ...]
 
 
-class ClauseResult(Strict):
+class ClauseResult(_Part):
     """One demand of the policy, what was found, and whether that meets it."""
 
     name: str
@@ -118,14 +127,14 @@ class ClauseResult(Strict):
     met: bool
 
 
-class PolicyFacts(Strict):
+class PolicyFacts(_Part):
     name: str
     sha256: Sha256
     values: dict[str, Any]
     clauses: tuple[ClauseResult, ...]
 
 
-class Signature(Strict):
+class Signature(_Part):
     """Over `payload`; the public key as OpenSSH writes it."""
 
     algorithm: Literal["ed25519"]
@@ -133,7 +142,7 @@ class Signature(Strict):
     value: str = Field(max_length=200)  # base64
 
 
-class Signoff(Strict):
+class Signoff(_Part):
     """A whole sign-off; ``decision`` REFUSED says why in ``reasons``."""
 
     kind: Literal["equipoise sign-off"] = "equipoise sign-off"
