@@ -46,8 +46,8 @@ Time = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
 class _Part(BaseModel):
     """Unknown keys are refused, nothing changes afterwards.
 
-    Without validators of its own: one that runs before the types would make JSON's arrays Python's lists, which
-    the strict reading takes for no tuples.
+    Without validators of its own: one that runs before the types would turn JSON's arrays into lists, which
+    a strict reading takes for no tuples.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -83,6 +83,7 @@ def make(
         run_dir,
         wanted,
         manifest_name=manifest_path(path).name,
+        output=path,
         ledger=ledger,
         suites=suites_folder(),
     )

@@ -56,6 +56,7 @@ def make_signoff(
     policy: SignoffPolicy,
     *,
     manifest_name: str,
+    output: Path | None = None,
     ledger: Path | None = None,
     suites: Path | None = None,
     now: datetime.datetime | None = None,
@@ -67,6 +68,8 @@ def make_signoff(
     ----------
     manifest_name : str
         Of the file beside the sign-off that lists the journal's content.
+    output : Path or None
+        Where the sign-off lies or will lie: it does not vouch for itself.
     ledger : Path or None
         By default the one beside the run directory.
     suites : Path or None
@@ -124,7 +127,7 @@ def make_signoff(
             records=manifest.count("record"),
         ),
         report_sha256=hashlib.sha256(json_report.render(report).encode("ascii")).hexdigest(),
-        files=dict(_digests(directory)),
+        files=dict(_digests(directory, output)),
         ledger=facts,
         provenance=json.loads(json_report.render(report))["provenance"],
         policy=PolicyFacts(
@@ -164,14 +167,17 @@ def _decide(
     return (codes[0], reasons) if codes else (0, passed[1:])
 
 
-def _digests(directory: Path) -> Mapping[str, str]:
+def _digests(directory: Path, output: Path | None) -> Mapping[str, str]:
     """SHA-256 by name of the run's files, but for the journal, told by its content, and sign-offs."""
     found: dict[str, str] = {}
+    own = output.resolve() if output is not None else None
     for folder, folders, names in os.walk(directory):
         folders.sort()
         for name in sorted(names):
             path = Path(folder, name)
             if _is_left_out(path, directory) or not stat.S_ISREG(path.lstat().st_mode):
+                continue
+            if path.resolve() == own:
                 continue
             if len(found) >= MAX_FILES:
                 raise SignoffError(f"{directory} has over {MAX_FILES:,} files; keep only the run's own there")

@@ -84,20 +84,23 @@ def verify_signoff(
         found.changed += _journal_changes(path, signoff, manifest, journal)
     policy = _policy_of(found)
     if policy is not None:
-        _decide_again(found, policy, directory, trust)
+        _decide_again(found, path, policy, directory, trust)
     _check_time(found, now or datetime.datetime.now(datetime.UTC))
     if directory.resolve().name != signoff.run.id:
         found.notes.append(f"the run directory was called {signoff.run.id} when it was signed off")
     return found
 
 
-def _decide_again(found: Verification, policy: SignoffPolicy, directory: Path, trust: Trust) -> None:
+def _decide_again(
+    found: Verification, path: Path, policy: SignoffPolicy, directory: Path, trust: Trust
+) -> None:
     signoff = found.signoff
     try:
         again = make_signoff(
             directory,
             policy,
             manifest_name=signoff.journal.manifest,
+            output=path,
             ledger=trust.ledger,
             suites=trust.suites,
             now=datetime.datetime.fromisoformat(signoff.signed),
@@ -116,6 +119,8 @@ def _check_signature(found: Verification, trust: Trust) -> None:
     if signature is None:
         if trust.public_key is not None:
             found.changed.append("the sign-off has no signature, and one of the given key is wanted")
+        elif found.signoff.exit_code == 0:
+            found.notes.append("it has no signature: whoever can write this file can have made it")
         return
     if not signoff_signature.is_available():
         found.notes.append("the signature was not checked: pip install 'equipoise[signing]'")

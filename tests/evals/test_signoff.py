@@ -151,6 +151,18 @@ def test_a_given_sign_off_is_replaced_only_by_force(run: Path) -> None:
     assert sign(run, policy).exit_code == 0  # a refusal is nothing to keep
 
 
+def test_a_sign_off_of_another_name_that_replaces_a_refusal_does_not_vouch_for_it(run: Path) -> None:
+    strict = policy_file(run.parent / "strict.toml", {"decision": {"max_suite_margin": 0.01}})
+    assert sign(run, strict, "--output", run / "release.json").exit_code == 3
+    assert sign(run, run.parent / "easy.toml", "--output", run / "release.json").exit_code == 0
+    assert "release.json" not in json.loads((run / "release.json").read_text())["files"]
+    assert verify(run / "release.json").exit_code == 0
+
+
+def test_a_sign_off_without_a_signature_says_so(run: Path) -> None:
+    assert "note: it has no signature: whoever can write this file can have made it" in verify(run).stdout
+
+
 def test_what_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
     policy = policy_file(tmp_path / "p.toml")
     assert "no journal there" in error_of(sign(tmp_path / "none", policy), code=2)
