@@ -193,7 +193,8 @@ def write_signoff(path: Path, signoff: Signoff, manifest: Manifest) -> None:
 
 def _replace(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="ascii") as file:
+    partial.unlink(missing_ok=True)  # a link that lies there would be written through
+    with partial.open("x", encoding="ascii") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

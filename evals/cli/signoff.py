@@ -77,8 +77,7 @@ def make(
     path = output or run_dir / SIGNOFF_NAME
     wanted = load_policy(find_policy(policy))
     private = signoff_signature.load_private_key(key, key_passphrase_env) if key is not None else None
-    if not force:
-        _keep_given(path)
+    _keep_given(path, force=force)
     made = make_signoff(
         run_dir,
         wanted,
@@ -99,11 +98,15 @@ def make(
     sys.exit(result.exit_code)
 
 
-def _keep_given(path: Path) -> None:
+def _keep_given(path: Path, *, force: bool) -> None:
     from equipoise.evals.errors import SignoffError
     from equipoise.evals.signoff_document import read_signoff
 
     if not path.exists():
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give a file with --output")
+    if force:
         return
     try:
         given = read_signoff(path).decision == "SIGNED OFF"

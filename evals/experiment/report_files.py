@@ -16,7 +16,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
+    partial.unlink(missing_ok=True)  # a link that lies there would be written through
+    with partial.open("xb") as file:
+        file.write(data)
     partial.replace(path)
 
 

@@ -218,7 +218,10 @@ def _compare(found: Verification, again: Made, directory: Path, trust: Trust) ->
         )
     found.changed += [f"plan: {line.replace('registered', 'signed', 1)}" for line in _plan(signed, now)]
     if signed.equipoise != __version__:
-        found.notes.append(f"signed with equipoise {signed.equipoise}; computed again with {__version__}")
+        found.notes.append(
+            f"signed with equipoise {signed.equipoise}; computed again with {__version__}: where only words "
+            "differ, verify with the version that signed"
+        )
     found.changed += _bounded(_parts(signed, now))
     if signed.report_sha256 != now.report_sha256 and not found.changed:
         _report_differs(found, now)

@@ -163,6 +163,23 @@ def test_a_sign_off_without_a_signature_says_so(run: Path) -> None:
     assert "note: it has no signature: whoever can write this file can have made it" in verify(run).stdout
 
 
+def test_links_in_a_run_directory_are_not_written_through(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    for name in ("signoff.json.partial", "signoff-journal.jsonl.partial", "report.json.partial"):
+        (run / name).symlink_to(other)
+    assert sign(run, run.parent / "easy.toml", "--force").exit_code == 0
+    cli("report", run, "--format", "json", "--output", run / "report.json")
+    assert other.read_text() == "kept"
+    assert not (run / "signoff.json").is_symlink()
+
+
+@pytest.mark.parametrize("flags", [(), ("--force",)])
+def test_a_folder_is_no_place_for_a_sign_off(run: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    result = sign(run, run.parent / "easy.toml", "--output", tmp_path, *flags)
+    assert "is a folder; give a file with --output" in error_of(result, code=2)
+
+
 def test_what_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
     policy = policy_file(tmp_path / "p.toml")
     assert "no journal there" in error_of(sign(tmp_path / "none", policy), code=2)
