@@ -17,6 +17,9 @@ RUN ?=
 POLICY ?= release
 KEY ?=
 SEEDS ?= 20
+# Tests at a time: many of them wait, for servers, browsers and programs in the sandbox.
+TEST_WORKERS ?= 3
+WORKERS = -n $(TEST_WORKERS) --dist loadgroup
 # Where pip looks for a CPU build of torch beside its default index (an index URL or a folder of wheels).
 TORCH_INDEX ?=
 # The Python of an environment with llm-compressor, for bench-quant.
@@ -54,7 +57,7 @@ $(SERVER_STAMP): pyproject.toml quant/sglang/requirements-cpu.txt quant/sglang/c
 	$(call say,Server environment ($(SERVER)): $(if $(GPU),NVIDIA GPU found: the full sglang,no NVIDIA GPU: the CPU route))
 	@test -x $(SERVER)/bin/python || $(PYTHON) -m venv $(SERVER)
 ifeq ($(GPU),yes)
-	@$(SERVER)/bin/python $(PIP) -e '.[sglang,quant]' hypothesis pytest pytest-timeout
+	@$(SERVER)/bin/python $(PIP) -e '.[sglang,quant]' hypothesis pytest pytest-timeout pytest-xdist
 else
 	@echo "   torch" && $(SERVER)/bin/python $(PIP) $(TORCH_FROM) torch==2.13.0
 	@echo "   sglang" && $(SERVER)/bin/python $(PIP) --no-deps sglang==0.5.23 torchvision==0.28.0
@@ -79,9 +82,9 @@ docs: $(CORE_STAMP)  ## Figures of the documentation from a run directory, into 
 
 test: setup  ## The CPU test suite (starts real servers)
 	$(call say,Tests in the core environment)
-	@$(CORE)/bin/python -P -m pytest -q -m "not slow and not gpu"
+	@$(CORE)/bin/python -P -m pytest -q -m "not slow and not gpu" $(WORKERS)
 	$(call say,Tests in the server environment)
-	@$(SERVER)/bin/python -P -m pytest -q -m "not slow and not gpu" tests/server_env
+	@$(SERVER)/bin/python -P -m pytest -q -m "not slow and not gpu" $(WORKERS) tests/server_env
 
 test-all: setup  ## Also the slow tests and those that need a GPU
 	@$(CORE)/bin/python -P -m pytest
