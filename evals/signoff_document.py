@@ -201,6 +201,15 @@ def _replace(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Of a key that is there twice, readers of JSON take one or the other."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"the key {name!r} is there twice")
+        seen.add(name)
+
+
 def read_signoff(path: Path) -> Signoff:
     """Read a sign-off.
 
@@ -222,6 +231,7 @@ def read_signoff(path: Path) -> Signoff:
         raise SignoffError(f"{path}: a sign-off has at most {MAX_SIGNOFF_BYTES} bytes")
     try:
         found = Signoff.model_validate_json(raw, strict=True)
+        json.loads(raw, object_pairs_hook=_once)
         payload(found)
     except ValidationError as e:
         first = e.errors()[0]

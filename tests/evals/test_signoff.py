@@ -403,6 +403,15 @@ def test_a_sign_off_is_read_strictly(run: Path, change: Callable[[Any], object])
     assert "not a sign-off" in error_of(verify(run), code=4)
 
 
+@pytest.mark.parametrize(
+    ("where", "first"), [("{", '"decision": "REFUSED",'), ('"run": {', '"id": "another",')]
+)
+def test_no_key_of_a_sign_off_is_there_twice(run: Path, where: str, first: str) -> None:
+    path = run / "signoff.json"
+    path.write_text(path.read_text().replace(where, where + first, 1))
+    assert "is there twice" in error_of(verify(run), code=4)
+
+
 def test_another_policy_than_signed_under_is_named_key_by_key(run: Path) -> None:
     strict = policy_file(run.parent / "easy2.toml", {"decision": {"max_alpha": 0.01}})
     found = changed(verify(run, "--policy", strict))
