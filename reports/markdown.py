@@ -29,12 +29,12 @@ def render(report: Report) -> str:
         _title(report),
         " ".join(md_text(sentence, 400) for sentence in verdict_sentences(report)),
     )
-    head = [f"# {title}", verdict, *_bullets("Why", report.run.reasons)]
+    limits = _within(_bullets("What this report does not claim", report.run.limits), MAX_BYTES // 10)
+    head = [f"# {title}", verdict, *_bullets("Why", report.run.reasons), *limits]
     for model in report.models:
         head += _model(model)
     tail = [
         *_within(_provenance(report), MAX_BYTES // 5),
-        *_within(_bullets("What this report does not claim", report.run.limits), MAX_BYTES // 10),
         f"---\n\n**{title}**\n\n{verdict}",
     ]
     room = MAX_BYTES - _size(tail) - 1_000

@@ -109,3 +109,10 @@ def test_any_number_of_flips_stays_under_the_limit_and_is_counted(samples, flips
     unsaid = re.search(r"\*The flips of (\d+) more models do not fit here\.\*", text)
     assert counted + flips * int(unsaid[1] if unsaid else 0) == flips * models
     assert depth_of_details(parse(text))[0] == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_claimed_is_told_before_any_number(samples, name):
+    report = samples.REPORTS[name]()
+    shown = markdown.render(report)
+    assert shown.index("## What this report does not claim") < shown.index(f"## `{report.models[0].name}`")
