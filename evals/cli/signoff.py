@@ -68,6 +68,9 @@ def make(
 
     Exits 0 if it is signed off. A refusal is written too, with its reasons, and exits by the run's verdict
     (1 degraded, 3 inconclusive, 4 invalid or changed since), or 3 where the policy is not met.
+
+    report.json must be what the journal gives; report.html, report.md and other files are vouched for as they
+    lie. Make them anew with `equipoise report` where somebody else brought the run.
     """
     from equipoise.evals import signoff_signature
     from equipoise.evals.experiment.signoff import make_signoff
