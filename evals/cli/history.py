@@ -54,8 +54,10 @@ def history(
     if output is None:
         click.echo(text, nl=False)
         return
+    from equipoise.evals.experiment.report_files import write_text
+
     try:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
     except OSError as e:
         raise UsageError(f"--output {output} cannot be written ({e.strerror}); give another file") from e
     click.echo(f"wrote {output}", err=True)

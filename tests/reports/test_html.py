@@ -99,6 +99,14 @@ def test_an_incomplete_run_never_shows_a_verdict_of_its_own(samples):
     assert not re.search(r"SIGNED OFF|DEGRADED|INCONCLUSIVE|INVALID", text)
 
 
+def test_the_rows_of_an_invalid_model_carry_no_verdict_colour_and_are_said_to_decide_nothing(report):
+    page = tree(html.render(report))
+    for model, article in zip(report.models, page.iter(f"{NS}article"), strict=False):
+        void = [e for e in article.iter(f"{NS}section") if e.get("class") == "void"]
+        assert bool(void) == (model.verdict == "INVALID" and bool(model.rows))
+        assert all("decide nothing" in words(e) for e in void)
+
+
 def test_numbers_agree_with_the_json_to_the_digits_shown(report):
     read = report_json.load(report_json.render(report))
     page = tree(html.render(read))
