@@ -19,7 +19,7 @@ KEY ?=
 SEEDS ?= 20
 # Tests at a time: many of them wait, for servers, browsers and programs in the sandbox.
 TEST_WORKERS ?= 3
-WORKERS = -n $(TEST_WORKERS) --dist loadgroup
+WORKERS = -n $(TEST_WORKERS) --dist loadfile
 # Where pip looks for a CPU build of torch beside its default index (an index URL or a folder of wheels).
 TORCH_INDEX ?=
 # The Python of an environment with llm-compressor, for bench-quant.
