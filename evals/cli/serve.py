@@ -74,9 +74,9 @@ def doctor() -> None:
     checks = [*examine(python, problem), _sandbox()]
     for item in checks:
         mark = {True: "[green]ok  [/]", False: "[red]FAIL[/]", None: "[yellow]note[/]"}[item.ok]
-        out.print(f"{mark} {item.what}: {escape(item.found)}", highlight=False)
+        out.print(f"{mark} {item.what}: {escape(item.found)}", highlight=False, soft_wrap=True)
         if item.remedy:
-            out.print(f"     -> {escape(item.remedy)}", highlight=False)
+            out.print(f"     -> {escape(item.remedy)}", highlight=False, soft_wrap=True)
     sys.exit(1 if any(c.ok is False for c in checks) else 0)
 
 
