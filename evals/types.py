@@ -130,8 +130,8 @@ class Output:
     """One reply of a server.
 
     ``text`` is None when the server sent null content (never read as an empty answer). ``reasoning`` is what
-    the model thought, where the server (or `settle`, see thinking.py) tells it from the answer.
-    ``tool_calls`` is None where the reply has none.
+    the model thought, where the server (or `settle`, see thinking.py) tells it from the answer; empty where
+    it is known to have thought nothing. ``tool_calls`` is None where the reply has none.
     ``prompt_logprobs`` holds, for positions ``prompt_logprobs_start`` .. prompt end, the logprob
     (nats) of the token there; the first may be None (nothing precedes it).
     """

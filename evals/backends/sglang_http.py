@@ -8,6 +8,7 @@ Field names are those of SGLang 0.5.23.
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from equipoise.evals.backends.json_client import JsonClient
@@ -58,6 +59,7 @@ class SglangHttp:
         base_url = base_url.rstrip("/").removesuffix("/v1")
         self._client = JsonClient(base_url, timeout_s=timeout_s, api_key_env=api_key_env)
         self.cache_salt = cache_salt
+        self._parses_reasoning = False  # until the server has said so, see `describe`
 
     def __repr__(self) -> str:
         return f"SglangHttp({self.label!r}, cache_salt={self.cache_salt!r})"
@@ -86,7 +88,10 @@ class SglangHttp:
             if salt is not None:
                 body["cache_salt"] = salt
             reply = await self._client.post(_CHAT, body)
-            return output_from_chat(self._client, _CHAT, reply, latency_s=time.perf_counter() - started)
+            output = output_from_chat(self._client, _CHAT, reply, latency_s=time.perf_counter() - started)
+            if self._parses_reasoning and output.reasoning is None:
+                return replace(output, reasoning="")  # known to be none; without a parser it is not known
+            return output
         reply = await self._client.post(_GENERATE, generate_body(request, cache_salt=salt))
         return self._output(request, reply, latency_s=time.perf_counter() - started)
 
@@ -107,7 +112,9 @@ class SglangHttp:
 
     async def describe(self) -> dict[str, Any]:
         """All facts about the server in one mapping; see `parity.compare_arms`."""
-        return {**await self.model_info(), **await self.server_info()}
+        facts = {**await self.model_info(), **await self.server_info()}
+        self._parses_reasoning = bool(facts.get("reasoning_parser"))
+        return facts
 
     async def flush_cache(self) -> None:
         """Empty the prefix cache; the server refuses while requests run, which raises."""

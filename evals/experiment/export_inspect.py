@@ -240,7 +240,7 @@ def _reply(output: Output | None) -> dict[str, Any]:
 def message_form(message: Message) -> dict[str, Any]:
     """A message as inspect writes it; thinking and answer are two parts of its content."""
     content: str | list[dict[str, str]] = message.content or ""
-    if message.reasoning is not None:
+    if message.reasoning:
         content = [
             {"type": "reasoning", "reasoning": message.reasoning},
             {"type": "text", "text": message.content or ""},

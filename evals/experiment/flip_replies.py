@@ -34,7 +34,7 @@ def reply(answer: Answer, difference: FirstDifference | None, max_chars: int) ->
 
     return Reply(
         text=excerpt("answer", last.text, max_chars),
-        thinking=excerpt("thinking", last.reasoning, max_chars // 2),
+        thinking=excerpt("thinking", last.reasoning or None, max_chars // 2),
         tool_calls=excerpt("tool calls", _calls_text(last.tool_calls), max_chars // 2),
         score=answer.score.value,
         truncated=answer.score.status is ScoreStatus.TRUNCATED or last.finish_reason == "length",

@@ -1,10 +1,13 @@
 """A plan is registered: its hash is in the run's journal before anything is asked, and stays as it is."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from equipoise.evals.errors import PlanError
+from equipoise.evals.errors import JournalError, PlanError
 from equipoise.evals.experiment.attempt_register import withdraw
+from equipoise.evals.experiment.questions import Question
+from equipoise.evals.experiment.task_versions import TASK_VERSIONS, changed_versions, versions_of
 from equipoise.evals.journal import Journal
 from equipoise.evals.ledger import Ledger
 from equipoise.evals.plan import Plan
@@ -14,18 +17,23 @@ from equipoise.evals.provenance import collect_provenance, without_secrets
 __all__ = ["registered_journal"]
 
 
-def registered_journal(path: Path, plan: Plan, *, resume: bool, command: str, ledger: Ledger) -> Journal:
+def registered_journal(
+    path: Path, plan: Plan, questions: Sequence[Question], *, resume: bool, command: str, ledger: Ledger
+) -> Journal:
     """The journal of a new run, with its plan registered; or that of a run to go on with.
+
+    The versions of the tasks' prompts and graders are registered too.
 
     Raises
     ------
     PlanError
         The journal has another plan; every key that changed is named.
     JournalError
-        There is none to resume, there is one already, it was changed, or a live run holds it.
+        There is none to resume, there is one already, it was changed, a live run holds it, or a task is of
+        another version now.
     """
     if resume:
-        return _resumed(path, plan)
+        return _resumed(path, plan, questions)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         _discard_if_empty(path, plan, ledger)
@@ -33,11 +41,12 @@ def registered_journal(path: Path, plan: Plan, *, resume: bool, command: str, le
         path,
         plan_hash=plan.content_hash,
         plan_text=json.dumps(plan.model_dump(mode="json")),
-        provenance=collect_provenance(plan_hash=plan.content_hash) | {"command": without_secrets(command)},
+        provenance=collect_provenance(plan_hash=plan.content_hash)
+        | {"command": without_secrets(command), TASK_VERSIONS: versions_of(questions)},
     )
 
 
-def _resumed(path: Path, plan: Plan) -> Journal:
+def _resumed(path: Path, plan: Plan, questions: Sequence[Question]) -> Journal:
     try:
         journal = Journal.resume(path, plan_hash=_registered_hash(path, plan))
     except PlanError:
@@ -46,6 +55,11 @@ def _resumed(path: Path, plan: Plan) -> Journal:
         raise
     try:
         require_registered(path, journal.metadata, plan)
+        if changed := changed_versions(journal, questions):
+            raise JournalError(
+                f"{path}: {'; '.join(changed)}: what is asked, or how it is graded, has changed; resume with "
+                "the version of equipoise that began the run, or start a new run"
+            )
     except BaseException:
         journal.close()
         raise

@@ -15,6 +15,7 @@ from equipoise.evals.experiment.report_model import model_report
 from equipoise.evals.experiment.report_run import not_asked, provenance, run_section, unfinished_section
 from equipoise.evals.experiment.scored import evidence_of, planned_samples, read_model
 from equipoise.evals.experiment.staging import early_stop, evidence_at_stop, final_nogo_alpha
+from equipoise.evals.experiment.task_versions import changed_versions
 from equipoise.evals.journal import Journal
 from equipoise.evals.looks import with_fixed_veto, without_passes
 from equipoise.evals.plan import Plan, hash_of
@@ -135,6 +136,8 @@ def report_with_flips(
         stops=[stop for stop, _ in stops.values()],
         attempts=attempts,
     )
+    if changed := changed_versions(journal, questions):
+        run = replace(run, limits=(*run.limits, *changed))
     flips = {d.model: all_flips(plan, asked[d.model], d) for d in used}
     return Report(run=run, models=models, provenance=origin), flips
 

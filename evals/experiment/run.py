@@ -84,7 +84,7 @@ async def run_plan(plan: Plan, options: RunOptions, console: Console) -> RunResu
     journal_path = directory / JOURNAL_NAME
     ledger = Ledger(options.ledger or ledger_beside(directory))
     journal = registered_journal(
-        journal_path, plan, resume=options.resume, command=options.command, ledger=ledger
+        journal_path, plan, questions, resume=options.resume, command=options.command, ledger=ledger
     )
     with journal:
         _link_latest(directory)

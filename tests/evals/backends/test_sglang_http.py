@@ -8,6 +8,7 @@ from run_doubles import GREEDY, FakeServer, always, chat_reply, generated, key
 
 from equipoise.evals.backends.sglang_http import SglangHttp
 from equipoise.evals.errors import RequestError
+from equipoise.evals.thinking import settle
 from equipoise.evals.types import Message, Output, PromptLogprobs, Request, SamplingParams
 
 ROWS = [[None, 10, None], [-0.5, 11, None], [-1.25, 12, None]]
@@ -157,6 +158,27 @@ async def test_conversations_go_through_the_servers_own_chat_template() -> None:
     assert body["max_tokens"] == GREEDY.max_new_tokens
     assert body["cache_salt"] == "s"
     assert (out.text, out.prompt_tokens) == ("hello", 7)
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "finish"),
+    [("glm45", "42", "stop"), (None, None, "length")],
+    ids=["a parser took empty thinking away", "nobody knows where thinking ends"],
+)
+async def test_an_answer_without_thinking_is_whole_where_the_server_parses_it(
+    parser: str | None, text: str | None, finish: str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        facts = {"reasoning_parser": parser}
+        return web.json_response(chat_reply("42") if request.method == "POST" else facts)
+
+    async with FakeServer(answer).running() as server:
+        backend = SglangHttp(server.url)
+        await backend.describe()
+        request = Request(messages=(Message(role="user", content="6*7?"),), sampling=GREEDY)
+        settled = settle(await backend.complete(key(), request), thinking="on")
+        await backend.close()
+    assert (settled.text, settled.finish_reason) == (text, finish)
 
 
 async def test_prompt_logprobs_of_a_conversation_are_refused_before_anything_is_sent() -> None:
