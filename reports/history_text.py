@@ -1,24 +1,23 @@
 """A history for a terminal, as markdown and as JSON."""
 
 import dataclasses
-import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from equipoise.reports.escape import clean, md_block, md_code, md_text
 from equipoise.reports.forest import Glyphs, axis, bar, half_range_of
 from equipoise.reports.history import History, ModelHistory, runs_table, unread_table
+from equipoise.reports.markdown import pipe_table
 from equipoise.reports.node import Node
 from equipoise.reports.tables import Table
-from equipoise.reports.terminal_layout import Layout
+from equipoise.reports.terminal_layout import MIN_WIDTH, Layout, printed
 
 __all__ = ["render_json", "render_markdown", "render_terminal"]
 
-MIN_WIDTH = 60
 MAX_ROWS = 500  # of one model; the JSON form has every run
 LABEL_CHARS = 34
 PLOT_WIDTH = 57
@@ -43,22 +42,7 @@ def _plain(value: Any) -> Any:
 def render_terminal(history: History, *, width: int, colour: bool, ascii_only: bool) -> str:
     """Tables and plots for ``width`` columns (at least 60)."""
     layout = Layout(width=max(width, MIN_WIDTH), ascii_only=ascii_only)
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=layout.width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    console.print(Group(*_parts(history, layout)))
-    lines = stream.getvalue().splitlines()
-    return "\n".join(line if colour else line.rstrip() for line in lines).strip("\n") + "\n"
+    return printed(_parts(history, layout), layout, colour=colour).strip("\n") + "\n"
 
 
 def _parts(history: History, layout: Layout) -> Iterator[RenderableType]:
@@ -113,17 +97,7 @@ def render_markdown(history: History) -> str:
 def _table(table: Table) -> list[str]:
     if not table.rows:
         return []
-    lines = [
-        "| " + " | ".join(md_text(column.header) for column in table.columns) + " |",
-        "|" + "|".join("---:" if column.kind == "number" else "---" for column in table.columns) + "|",
-    ]
-    for row in table.rows[:MAX_ROWS]:
-        cells = (
-            md_code(cell) if column.kind == "code" else md_text(cell)
-            for column, cell in zip(table.columns, row, strict=True)
-        )
-        lines.append("| " + " | ".join(cells) + " |")
     more = len(table.rows) - MAX_ROWS
     rest = [f"*and {more} more; the JSON form has them*"] if more > 0 else []
     caption = [f"<sub>{md_text(table.caption)}</sub>"] if table.caption else []
-    return [f"## {md_text(table.title)}", "\n".join(lines), *rest, *caption]
+    return [f"## {md_text(table.title)}", pipe_table(table, max_rows=MAX_ROWS), *rest, *caption]

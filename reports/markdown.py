@@ -11,7 +11,7 @@ from equipoise.reports.model import ModelReport, Report
 from equipoise.reports.tables import Table
 from equipoise.reports.wording import checks, notes, verdict_sentences, verdict_word
 
-__all__ = ["MAX_BYTES", "render"]
+__all__ = ["MAX_BYTES", "pipe_table", "render"]
 
 MAX_BYTES = 190_000
 PLOT_WIDTH = 49
@@ -109,21 +109,26 @@ def _details(summary: str, shown: Iterable[Table]) -> list[str]:
     return ["\n\n".join([f"<details>\n<summary>{summary}</summary>", *parts, "</details>"])] if parts else []
 
 
-def _table(table: Table, *, title: bool = True) -> list[str]:
-    if not table.rows:
-        return []
+def pipe_table(table: Table, *, max_rows: int) -> str:
+    """The header and the first rows, as GitHub writes tables."""
     lines = [
         "| " + " | ".join(md_text(column.header) for column in table.columns) + " |",
         "|" + "|".join("---:" if column.kind == "number" else "---" for column in table.columns) + "|",
     ]
-    for row in table.rows[:MAX_ROWS]:
+    for row in table.rows[:max_rows]:
         cells = (
             md_code(cell) if column.kind == "code" else md_text(cell)
             for column, cell in zip(table.columns, row, strict=True)
         )
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _table(table: Table, *, title: bool = True) -> list[str]:
+    if not table.rows:
+        return []
     parts = [f"**{md_text(table.title)}**"] if title else []
-    parts.append("\n".join(lines))
+    parts.append(pipe_table(table, max_rows=MAX_ROWS))
     if len(table.rows) > MAX_ROWS:
         parts.append(f"*and {count(len(table.rows) - MAX_ROWS)} more rows*")
     return [*parts, f"<sub>{md_text(table.caption)}</sub>"] if table.caption else parts

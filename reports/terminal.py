@@ -1,12 +1,11 @@
 """The report for a terminal: the verdict first and last, what it rests on in between."""
 
-import io
 import os
 import shutil
 import sys
 
 from rich.box import ASCII, ROUNDED
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -18,12 +17,11 @@ from equipoise.reports.flips import Flip
 from equipoise.reports.forest import Glyphs, axis, bar, half_range
 from equipoise.reports.format import count
 from equipoise.reports.model import ModelReport, Report
-from equipoise.reports.terminal_layout import Layout
+from equipoise.reports.terminal_layout import MIN_WIDTH, Layout, printed
 from equipoise.reports.wording import checks, notes, verdict_sentences, verdict_word
 
 __all__ = ["render"]
 
-MIN_WIDTH = 60
 PROSE_WIDTH = 110  # longer lines are hard to read
 INLINE_FOREST_WIDTH = 124  # from here on the forest plot has a column of its own
 FLIP_CHARS = 160
@@ -52,23 +50,7 @@ def render(
     if ascii_only is None:
         ascii_only = not _encodes_lines(getattr(sys.stdout, "encoding", None))
     layout = Layout(width=max(width, MIN_WIDTH), ascii_only=ascii_only)
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=layout.width,
-        height=1_000,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    console.print(Group(*_document(report, layout, flips)))
-    lines = stream.getvalue().splitlines()
-    return "\n".join(line if colour else line.rstrip() for line in lines) + "\n"
+    return printed(_document(report, layout, flips), layout, colour=colour)
 
 
 def _encodes_lines(encoding: str | None) -> bool:

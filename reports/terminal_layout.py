@@ -1,10 +1,11 @@
 """How text and tables are laid out on a terminal of a given width; no content of its own."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table as Grid
@@ -14,7 +15,9 @@ from equipoise.reports.escape import one_line
 from equipoise.reports.format import count
 from equipoise.reports.tables import Column, Table
 
-__all__ = ["Layout"]
+__all__ = ["MIN_WIDTH", "Layout", "printed"]
+
+MIN_WIDTH = 60
 
 STYLES = {
     "SIGNED OFF": "green",
@@ -159,3 +162,24 @@ class Layout:
                 lines[-1] += ("   " if lines[-1] else "") + pair
         body = Text("\n".join(lines), overflow="fold")
         return Group(Text(" " + row[0], overflow="fold"), Padding(body, (0, 0, 0, 4)))
+
+
+def printed(parts: Iterable[RenderableType], layout: Layout, *, colour: bool) -> str:
+    """The parts as text of the layout's width; without colour no escape code and no trailing space."""
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=layout.width,
+        height=1_000,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    console.print(Group(*parts))
+    lines = stream.getvalue().splitlines()
+    return "\n".join(line if colour else line.rstrip() for line in lines) + "\n"
